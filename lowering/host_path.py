@@ -32,7 +32,7 @@ from effects._model.wire import (
 from effects.lowering.native_calls import refuse_missing_platform, refused_per_shard, register_site
 from effects.lowering.record import BoundaryMarkers, close_p, gate_p, skip_p
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
-from effects.lowering.sites import known_sites, publish_end, publish_in_program, publish_untracked
+from effects.lowering.sites import known_sites, publish_end, publish_in_program, publish_plain
 
 MSG_WITHOUT_ORDER = (
     "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. There JAX keeps no "
@@ -111,7 +111,7 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     order = Order(site.effect.domain) if site.effect.ordered else None
 
     def publish(*args: Any) -> Any:
-        return publish_untracked(site, [np.asarray(x) for x in args])
+        return publish_plain(site, [np.asarray(x) for x in args])
 
     return _jax.lower_as_callback(ctx, publish, operands, order)
 
@@ -132,7 +132,7 @@ def lower_without_order(ctx: Any, operands: Sequence[Any], site: Site) -> Any:
 
 def _call_without_order(site: Site, operands: Sequence[Any]) -> Sequence[Any]:
     def publish(*args: Any) -> Any:
-        return publish_untracked(site, [np.asarray(x) for x in args])
+        return publish_plain(site, [np.asarray(x) for x in args])
 
     if site.results is None:
         jax.debug.callback(publish, *operands)

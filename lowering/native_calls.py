@@ -30,14 +30,14 @@ from effects._model.wire import (
     INDEX,
     LEAVE_STEP,
     LEAVE_TARGET,
+    PLAIN_CALL_TARGET,
+    PLAIN_TARGET,
     RECORD_TARGET,
     REPLICA_TOKEN_LENGTH,
     SKIP_TARGET,
     STREAM,
     TOGETHER_ATTRIBUTE,
     TOKEN_LENGTH,
-    UNTRACKED_CALL_TARGET,
-    UNTRACKED_TARGET,
     RecordTrait,
     TokenStep,
     advance,
@@ -118,7 +118,7 @@ def take_steps(ctx: Any, token: Any, steps: Sequence[TokenStep], aval: Any, repl
 
 # What lowerings on every platform do.
 
-MSG_UNTRACKED_SHARDED = (
+MSG_PLAIN_SHARDED = (
     "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. JAX keeps the order "
     "of effects on one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of "
     "`jax.jit`, or around `jax.pmap`; where jit is disabled, or JAX looks for a NaN, do without."
@@ -155,7 +155,7 @@ def register_site(ctx: Any, site: Site) -> None:
 def refuse_several_devices(ctx: Any, site: Site) -> None:
     """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
     if has_no_order(ctx, site):
-        raise _jax.Refused(MSG_UNTRACKED_SHARDED.format(effect=site.effect, where=site.where))
+        raise _jax.Refused(MSG_PLAIN_SHARDED.format(effect=site.effect, where=site.where))
 
 
 def refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
@@ -421,7 +421,7 @@ def _perhaps(x: Any) -> Any:
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     register_site(ctx, site)
-    target = UNTRACKED_TARGET if site.results is None else UNTRACKED_CALL_TARGET
+    target = PLAIN_TARGET if site.results is None else PLAIN_CALL_TARGET
     attributes = site_attributes(site)
     if not site.effect.ordered:
         # Something in the token's place, for the same reason as that is last.

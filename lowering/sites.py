@@ -11,7 +11,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.site import Site, site_from
-from effects._model.wire import INDEX, UNTRACKED_THREAD, stream_of
+from effects._model.wire import INDEX, PLAIN_THREAD, stream_of
 from effects.lowering.native_module import native
 
 MSG_SERIALIZE_CALLBACK = (
@@ -163,13 +163,13 @@ def publish_end(tokens: Sequence[np.ndarray]) -> np.ndarray:
     return np.array(tokens[0])
 
 
-def publish_untracked(site: Site, operands: Sequence[Any]) -> list[Any]:
+def publish_plain(site: Site, operands: Sequence[Any]) -> list[Any]:
     """Publishes a record of a program that JAX dispatched; returns what a callback returns."""
-    return publish_and_wait(site, _UNTRACKED, operands)
+    return publish_and_wait(site, _PLAIN, operands)
 
 
-_UNTRACKED = (stream_of(UNTRACKED_THREAD), 0, 0, 0)
-"""The token of records that belong to no epoch."""
+_PLAIN = (stream_of(PLAIN_THREAD), 0, 0, 0)
+"""The token of plain effects, which get their epochs when they are published."""
 
 
 def to_bytes(x: np.ndarray) -> Any:

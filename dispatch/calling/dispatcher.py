@@ -91,7 +91,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                 with with_kernel_options(grown_to=words):  # traced again, with more room in the logs of its kernels
                     return self(*args, **kwargs)
             if jax_tokens.current_tokens:
-                runtime.waiting.for_untracked_programs()
+                runtime.waiting.for_plain_programs()
             if len(streams.orders) > 1:
                 runtime.waiting.drain_former_order()
             stream = streams.current()

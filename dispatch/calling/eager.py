@@ -40,7 +40,7 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
 
 def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
     """Publishes (device, operands) of each as an effect, in a program of their own. Returns the results of each."""
-    runtime.waiting.for_untracked_programs()
+    runtime.waiting.for_plain_programs()
     runtime.waiting.drain_former_order()
     runtime.start()
     if site.results is not None and runtime.streams.current().dispatching:

@@ -1,6 +1,6 @@
 // The wire: what native code, compiled programs and Python must lay out in the same way. It is written down here and,
-// for Python, in effects/_model/wire.py, and nowhere else; python/wire.cc hands this half to Python, which compares the two
-// when it loads the module.
+// for Python, in effects/_model/wire.py, and nowhere else; python/wire.cc hands this half to Python, which compares the
+// two when it loads the module.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 32;
+inline constexpr int kInterface = 33;
 
 // Tokens
 
@@ -54,8 +54,8 @@ inline constexpr TokenStep kCountStep = Counts(1);
 inline constexpr TokenStep kEnterStep{false, 1, 0, 0}; // a device begins to count for itself
 inline constexpr TokenStep kLeaveStep{true, 2, 0, 0};  // and ends it: of the token around
 
-// The stream of untracked records: those that JAX dispatched, outside of `effects.jit`. It has no epochs.
-inline constexpr uint32_t kUntrackedThread = 0xFFFFFF;
+// The plain stream: of programs that JAX dispatches, outside of `effects.jit`. Each of their effects is an epoch of it.
+inline constexpr uint32_t kPlainThread = 0xFFFFFF;
 
 // In place of a thread's number: the token lies on devices for program after program, and its epoch is the number of a
 // cell that has both (see TokenCells).
@@ -196,8 +196,8 @@ enum CustomCallTrait : int64_t {
   kCustomCallHasToken = 1, // behind the operands
   kCustomCallCounts = 2,   // it is one of ours
   kCustomCallIsOrdered = 4,
-  kCustomCallHasMore = 8,         // there is something behind the results
-  kCustomCallStarts = 16,         // it starts an asynchronous operation, which ends when the handler has answered
+  kCustomCallHasMore = 8,     // there is something behind the results
+  kCustomCallStarts = 16,     // it starts an asynchronous operation, which ends when the handler has answered
   kCustomCallIsOnDevice = 32, // that is in a device's memory, as what the handler says is of a device's stream
 };
 
@@ -216,8 +216,8 @@ inline constexpr char kEnterTarget[] = "effects_enter";
 inline constexpr char kLeaveTarget[] = "effects_leave";
 inline constexpr char kSkipTarget[] = "effects_skip";
 inline constexpr char kAfterTarget[] = "effects_after";
-inline constexpr char kUntrackedTarget[] = "effects_untracked";
-inline constexpr char kUntrackedCallTarget[] = "effects_untracked_call";
+inline constexpr char kPlainTarget[] = "effects_plain";
+inline constexpr char kPlainCallTarget[] = "effects_plain_call";
 inline constexpr char kCustomCallTarget[] = "effects_custom_call";
 inline constexpr char kBeginTarget[] = "effects_begin";
 inline constexpr char kKeepTarget[] = "effects_keep";

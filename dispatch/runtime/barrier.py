@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from effects import _errors as errors
 from effects._jax import for_users, is_being_traced, patches
 from effects._model.registry import effect_names
-from effects._model.wire import UNTRACKED_THREAD
+from effects._model.wire import PLAIN_THREAD
 from effects.dispatch.runtime.background import finish_interrupted, uninterrupted
 from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.native_module import native
@@ -90,7 +90,7 @@ def effects_barrier(
         raise errors.BarrierTimeout(MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding=shown, waits=waits))
     if meeting is not None:
         meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
-    _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), UNTRACKED_THREAD})
+    _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), PLAIN_THREAD})
 
 
 class GlobalBarrier(Protocol):

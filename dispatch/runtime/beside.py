@@ -39,6 +39,6 @@ class Beside:
     def end(self, finished: list[tuple[int, int, int]]) -> None:
         """These programs have ended, as runs of epochs (thread, first, count): drops what they have not done."""
 
-    def end_untracked(self) -> str:
+    def end_plain(self) -> str:
         """No program of JAX's runs any more: what its functions have not done comes. Returns what to say of them."""
         return ""

@@ -16,7 +16,7 @@ from typing import Any
 from effects import _errors as errors
 from effects._model.record import Records
 from effects._model.site import Site
-from effects._model.wire import PHASE, Item, ItemKind, RecordsBetween, in_region, read_header
+from effects._model.wire import PHASE, PLAIN_THREAD, Item, ItemKind, RecordsBetween, in_region, read_header
 from effects.dispatch.runtime.background import in_main_thread, uninterrupted
 from effects.dispatch.runtime.beside import Beside
 from effects.dispatch.runtime.failures import Failures, LeftOut, ProgramKey
@@ -164,24 +164,24 @@ class Drain:
         for _ in range(2):  # the second time, functions that do not return keep nothing back
             native.fail_replies(MSG_PROCESS_ENDS)
             self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
-            for key, (run, untracked, items) in [*self.runs.items()]:
+            for key, (run, items) in [*self.runs.items()]:
                 for item in left_of(items):
                     discarded.add_item(item, self._sites.find)
                 if self.runs.pop(key, None) is not None:
-                    native.resume(run, untracked)
+                    native.resume(run)
         self.stop(patience)
         native.fail_replies(MSG_PROCESS_ENDS)
         self.ended = True
         return discarded
 
-    def wait(self, done: Callable[[], bool], timeout: float | None = None, *, for_untracked: bool = False) -> bool:
-        """Waits until `done()`, looked at when epochs end, or records without one. False if the time ran out."""
+    def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Waits until `done()`, looked at when epochs end. False if the time ran out."""
         if self.ended:
             self.finish(done)
             return True
         if self._writes == threading.get_ident():
             raise RuntimeError(MSG_OUTPUT_WAITS)
-        return native.wait(lambda: done() or self.ended, timeout, native.is_nested(), for_untracked)
+        return native.wait(lambda: done() or self.ended, timeout, native.is_nested())
 
     def finish(self, done: Callable[[], bool]) -> None:
         """After the threads have ended: replays what came since, in the thread of exit handlers. No other waits."""
@@ -220,19 +220,19 @@ class Drain:
         batch: Any = self._direct.next_batch(wait_for_nested, nested)  # no `Batch` of `Item`s: to name them takes time
         if batch is None:
             return False, True, False
-        items, finished, forgotten, untracked_released, run, untracked_in_run, stopped = batch
+        items, finished, forgotten, run, stopped = batch
         # Looked up now: another thread may lead before all is replayed, and end these epochs.
         calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
         at, leads = 0, True
         if items and items[0][_KIND] == ItemKind.TEXT:
             at = self._show_texts(items, calls)
-        if finished or untracked_released is not None:
+        if finished:
             if native.has_host_failures():
                 self._failures.take_from_host_functions()
-            self._end_epochs([each for each in finished if each[0] != run], untracked_released or 0)
+            self._end_epochs([each for each in finished if each[0] != run])
             finished = [each for each in finished if each[0] == run]
         if run is not None:
-            leads = self._replay_run(items, calls, at, run, untracked_in_run, finished, wait_for_nested)
+            leads = self._replay_run(items, calls, at, run, finished, wait_for_nested)
         elif forgotten:
             self._sites.forget(forgotten)
         self._batches += 1
@@ -260,13 +260,17 @@ class Drain:
         self._failures.clear_frames()
         return at
 
-    def _end_epochs(self, finished: list[tuple[int, int, int]], untracked_released: int) -> None:
+    def _end_epochs(self, finished: list[tuple[int, int, int]]) -> None:
         self.beside.end(finished)
         self._failures.drop_ended(finished)
         shown_beside_text().end(finished)
+        plain = 0
         for thread, first, count in finished:
-            self._streams[thread].drop(first, count)
-        native.advance(untracked_released)
+            if thread == PLAIN_THREAD:
+                plain += count
+            else:
+                self._streams[thread].drop(first, count)
+        native.advance(plain)
 
     def _replay_run(
         self,
@@ -274,13 +278,12 @@ class Drain:
         calls: list[tuple[Any, Site | None]],
         first: int,
         run: int,
-        untracked: int,
         finished: list[tuple[int, int, int]],
         wait_for_nested: WaitForNested,
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
         Returns whether we still lead."""
-        self.runs[id(items)] = run, untracked, items
+        self.runs[id(items)] = run, items
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer, program = None, (run, 0)
@@ -302,9 +305,9 @@ class Drain:
                 self._failures.clear_frames()
         suspended = self.runs.pop(id(items), None) is not None
         if finished:
-            self._end_epochs(finished, 0)
+            self._end_epochs(finished)
         if suspended:  # last: once the thread is resumed its next epochs may end
-            native.resume(run, untracked)
+            native.resume(run)
         if answer is not None:
             reply, result, by_device = answer
             if isinstance(result, BaseException):
@@ -378,7 +381,7 @@ class Drain:
                     failures.end_stopped(key)
                     answer = reply, MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
                 continue
-            if failures.unended or failures.untracked_ended:
+            if failures.unended:
                 failures.count_after_end(key, 1)
             self.running[me] = site, key, token, reply, several, monotonic()
             result = replay.function(site, token, device, payload, time, reply != 0)

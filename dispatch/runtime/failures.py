@@ -28,8 +28,8 @@ from effects._model.site import Site
 from effects._model.wire import (
     INDEX,
     PHASE,
+    PLAIN_THREAD,
     TEXT_RUN,
-    UNTRACKED_THREAD,
     CallbackRecord,
     Item,
     ItemKind,
@@ -348,7 +348,7 @@ class Failures:
         self._logged: dict[Owner, set[SourceLine]] = {}
         self._timer: threading.Timer | None = None  # that logs failures, while there are any
         self.frames: dict[int, list[FrameType]] = {}  # by drain thread, those whose callers may still run
-        self.untracked_ended: bool = False  # whether a callback has ever ended a program that JAX dispatched
+        self.plain_ended: bool = False  # whether a callback has ended a program that JAX dispatched
         self._taking = threading.Lock()  # held while failures of host functions are taken
         self.raising: list[BaseException] = []  # the main thread's: taken, and not yet raised by what took them
 
@@ -447,8 +447,8 @@ class Failures:
             program.after = program.cancelled = 0
             if not elsewhere:
                 self._note_failed(key, program, failure)
-            if key[0] == UNTRACKED_THREAD:
-                self.untracked_ended = True
+            if key[0] == PLAIN_THREAD:
+                self.plain_ended = True
                 return
             self.unended.add(key)
             stopped = program.stopped
@@ -510,7 +510,7 @@ class Failures:
 
     def count_after_end(self, key: ProgramKey, replayed: int, cancelled: int = 0) -> None:
         """Counts what became of records of a program that a callback has ended, where `after_error` lets them go on."""
-        if not self.unended and not self.untracked_ended:
+        if not self.unended:
             return
         with self._lock:
             program = self.programs.get(key)
@@ -667,12 +667,12 @@ class Failures:
     def keep_from_jax(self) -> None:
         """What a callback raised in a program that JAX dispatched, we report: JAX is not to report it again in a later
         one."""
-        if self.untracked_ended:
-            self.untracked_ended = False
+        if self.plain_ended:
+            self.plain_ended = False
             _jax.forget_failed_tokens(lambda text: errors.WAITED in text or errors.ENDED in text)
 
 
 def stops_after_error(key: ProgramKey) -> bool:
     """Whether a failure stops the effects of this program. Of programs that JAX dispatched it is not known which
     effects are of one."""
-    return config.after_error == "stop" and key[0] != UNTRACKED_THREAD
+    return config.after_error == "stop" and key[0] != PLAIN_THREAD

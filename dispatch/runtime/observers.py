@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,7 +15,6 @@ from effects._model.callback import function_name
 from effects._model.record import Record, Records
 from effects._model.site import Site
 from effects.dispatch.runtime.failures import traceback_from_user
-from effects.dispatch.runtime.outputs import may_wait, share
 from effects.lowering.native_module import native
 
 MSG_HANDLER_FAILED = (
@@ -143,9 +141,6 @@ class Observers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._output: Any = None  # where the text goes of programs that JAX dispatched
-        self._output_may_wait = False
-        self.shown_at: float = 0.0  # when something was last written, by `time.monotonic`
         self._needs_time = False  # whether native code notes when records are published
         self.captures: tuple[Capture, ...] = ()  # of all threads
         self.handlers: tuple[Handler, ...] = ()
@@ -169,19 +164,9 @@ class Observers:
             self._tell_native()
         return known
 
-    def note_output(self) -> None:
-        """The drain's leader: looks at `sys.stdout`. If writing there may wait, it is a function of the user's."""
-        output = sys.stdout
-        if output is not self._output:
-            share(output)
-            with self._lock:
-                self._output, self._output_may_wait = output, may_wait(output)
-                self._tell_native()
-
     def _tell_native(self) -> None:
         watched = bool(self.captures or self.handlers)
         if watched != self._needs_time:
             self._needs_time = watched
             native.need_time(watched)
-        wanted = self.captures or any(handler.wants_lines() for handler in self.handlers)
-        native.show_python(bool(wanted or self._output_may_wait))
+        native.show_python(bool(self.captures) or any(handler.wants_lines() for handler in self.handlers))

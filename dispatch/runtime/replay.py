@@ -9,7 +9,6 @@ import contextvars
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from time import monotonic
 from typing import Any, NamedTuple, TextIO
 
 import jax
@@ -22,7 +21,7 @@ from effects._model.device import device_place
 from effects._model.record import Part, Record, Records, count_lanes, records_of
 from effects._model.site import Site
 from effects._model.text import NativeRows, plan_of_text
-from effects._model.wire import TEXT_RUN, UNTRACKED_THREAD, CallbackRecord, Item, ItemKind
+from effects._model.wire import PLAIN_THREAD, TEXT_RUN, CallbackRecord, Item, ItemKind
 from effects.dispatch.runtime.failures import (
     Failures,
     HostRunFailed,
@@ -311,12 +310,11 @@ class Replay:
         """A record's lanes, each of which is the one that is carried out when it has been taken."""
         _, token, device, _, _ = part
         for record in records_of(*part):
-            self._now, self._observers.shown_at = (token, device, record.lane), monotonic()
+            self._now = token, device, record.lane
             yield record
 
     def _write(self, text: str) -> None:
         Output(self._call[1])(text)
-        self._observers.shown_at = monotonic()
 
     def _observe(self, records: Records | list[Record], *, after_error: bool = False) -> None:
         if not after_error:
@@ -335,7 +333,7 @@ class Replay:
 
     def _captures(self) -> tuple[Capture, ...]:
         # What JAX dispatched does not say which thread called it.
-        return self._observers.captures if self._key[0] == UNTRACKED_THREAD else captures.get()
+        return self._observers.captures if self._key[0] == PLAIN_THREAD else captures.get()
 
     def warn(self, text: str) -> None:
         """Warns the user. Where warnings are errors, the next call or barrier raises it, and the program's effects go
@@ -445,19 +443,14 @@ def _parts(item: Item) -> list[tuple[int, int, list[str]]]:
 # Runs of functions of the user's that are under way.
 
 
-class Runs(dict[int, tuple[int, int, Any]]):
-    """By the identity of its work, each run: the number of the thread whose stream is suspended, how many untracked
-    records are part of it, and what is left of it, see `left_of`. Drain threads add and take out; any thread reads."""
+class Runs(dict[int, tuple[int, Any]]):
+    """By the identity of its work, each run: the number of the thread whose stream is suspended, and what is left of
+    it, see `left_of`. Drain threads add and take out; any thread reads."""
 
     @property
     def suspended(self) -> list[int]:
         """The threads whose streams are suspended."""
-        return [thread for thread, *_ in self.copy().values()]
-
-    @property
-    def untracked(self) -> int:
-        """How many untracked records are part of runs."""
-        return sum(untracked for _, untracked, _ in self.copy().values())
+        return [thread for thread, _ in self.copy().values()]
 
 
 # Answers of callbacks for which a program waits, and what native code's short path to them leaves to Python.
@@ -519,7 +512,6 @@ class DirectCallsHost:
         self.failures: Failures = failures
         self.clear_frames: Callable[[], None] = failures.clear_frames
         self.observers: Observers = observers
-        self.note_output: Callable[[], None] = observers.note_output
         self.runs: Runs = runs
         self.running: dict[int, Any] = running
         self.start_thread: Callable[[], object] = start_thread

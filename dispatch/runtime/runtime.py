@@ -76,7 +76,7 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
     try:
         finish_interrupted()
         _wait(waiting, drain)
-        if said := uninterrupted(drain.beside.end_untracked):
+        if said := uninterrupted(drain.beside.end_plain):
             _tell(said)
         _finish(drain, drain.beside.wait)
         _wait(waiting, drain)

@@ -7,7 +7,7 @@ from time import monotonic
 
 from effects import _jax
 from effects._model.registry import OF_JAX, Order
-from effects._model.wire import UNTRACKED_THREAD, ProgramTraits
+from effects._model.wire import PLAIN_THREAD, ProgramTraits
 from effects.dispatch.runtime.background import Background
 from effects.dispatch.runtime.drain import Drain
 from effects.dispatch.runtime.output_tokens import FailurePoll
@@ -62,10 +62,7 @@ class Waiting:
         """Waits for what has been issued; with `returned`, before the first call that has not returned. Returns what is
         outstanding when the time is up."""
         nested = native.is_nested()
-        # Records of programs that JAX dispatched do not say which thread that was. One that runs functions of effects
-        # knows whether it has dispatched any.
-        for_untracked = not nested or bool(_jax.jax_tokens.current_tokens)
-        if not self.for_untracked_programs(deadline):
+        if not self.for_plain_programs(deadline):
             return ["programs with effects that were not dispatched by fx.jit"]
         own = self._streams.own()
         # The newest epoch that counts, of each stream: a stream's epochs end in their order.
@@ -73,7 +70,7 @@ class Waiting:
         for stream in which:
             if nested and stream not in own and self._drain.has_functions_of(stream.thread):
                 continue  # it goes on when these functions have returned, and we may be one of them
-            if stream.held_for == UNTRACKED_THREAD and stream not in own:
+            if stream.held_for == PLAIN_THREAD and stream not in own:
                 continue  # it goes on with a done, which may never come: what JAX dispatched on this thread is over
             numbers = list(stream.calls)
             # Such a call is ours or may never return: what it opened and what came after waits for it.
@@ -85,18 +82,13 @@ class Waiting:
                 if names is None or traits is None or names & {*traits.effects}:
                     last.append((stream, number))
                     break
-        untracked = native.untracked_published() if for_untracked else 0
+        # A function that is nested may run for a plain epoch, and would wait for itself.
+        plain = None if nested else native.plain_opened()
 
         def done() -> bool:
-            # What is replayed right now is not what one of the functions in it waits for. Whoever else waits for
-            # records without an epoch waits for that too: later ones may have passed it, so that their number alone
-            # does not tell.
-            untracked_released = native.untracked_released()
-            if nested:
-                untracked_released += self._drain.runs.untracked
-            elif untracked and self._drain.runs.untracked:
+            if plain is not None and not native.plain_has_ended(plain):
                 return False
-            return untracked_released >= untracked and not any(number in stream.calls for stream, number in last)
+            return not any(number in stream.calls for stream, number in last)
 
         if self._drain.ended:
             self._drain.finish(done)
@@ -105,7 +97,7 @@ class Waiting:
 
         def is_done_in_time() -> bool:
             left = None if deadline is None else max(0.0, deadline - monotonic())
-            return done() or self._drain.wait(done, left, for_untracked=for_untracked)
+            return done() or self._drain.wait(done, left)
 
         if is_done_in_time():
             if unpolled := self._poll(which, names, deadline):
@@ -115,10 +107,10 @@ class Waiting:
             if not _wait_for_unordered(deadline):
                 return ["programs with unordered effects that were left to JAX"]
             # What such programs have published meanwhile counts too. Otherwise:
-            #   1. The barrier reads how many records have been published.
-            #   2. Such a program publishes one more, and ends.
-            #   3. The barrier finds its token ready, and returns ahead of that record.
-            untracked = native.untracked_published() if for_untracked else 0
+            #   1. The barrier reads how many plain epochs have been opened.
+            #   2. Such a program publishes an effect more, and ends.
+            #   3. The barrier finds its token ready, and returns ahead of that effect.
+            plain = None if nested else native.plain_opened()
             if is_done_in_time():
                 return []
         outstanding = self._drain.functions()
@@ -141,7 +133,7 @@ class Waiting:
                 return [shown_program(stream, number, name, traits)]
         return []
 
-    def for_untracked_programs(self, deadline: float | None = None) -> bool:
+    def for_plain_programs(self, deadline: float | None = None) -> bool:
         """Waits for programs with our effects that JAX dispatched on this thread. False if the time ran out.
 
         JAX knows when they have run; their order is kept by its tokens.

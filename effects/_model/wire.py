@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 32
+INTERFACE = 33
 """Grows when a function of the native module takes or gives something else than before."""
 
 # Tokens
@@ -66,8 +66,8 @@ DOMAIN_BITS = 8
 PLACED_THREAD = 0xFFFFFE
 """In place of a thread's number: the token lies on devices for program after program, and its epoch is the number of a
 cell of native code's that has both."""
-UNTRACKED_THREAD = 0xFFFFFF
-"""The thread of untracked records: those of programs that JAX dispatched, which have no epochs."""
+PLAIN_THREAD = 0xFFFFFF
+"""The stream of programs that JAX dispatches, outside of `fx.jit`: each of their effects is an epoch of it."""
 FIRST_NESTED_THREAD = 1 << 23
 """The drain's threads have numbers from below `PLACED_THREAD` down, and the user's from 1 up, to here."""
 
@@ -243,8 +243,8 @@ GATE_TARGET = "effects_gate"
 ENTER_TARGET = "effects_enter"
 LEAVE_TARGET, SKIP_TARGET = "effects_leave", "effects_skip"
 AFTER_TARGET = "effects_after"
-UNTRACKED_TARGET = "effects_untracked"
-UNTRACKED_CALL_TARGET = "effects_untracked_call"
+PLAIN_TARGET = "effects_plain"
+PLAIN_CALL_TARGET = "effects_plain_call"
 CUSTOM_CALL_TARGET = "effects_custom_call"
 BEGIN_TARGET = "effects_begin"
 KEEP_TARGET = "effects_keep"
@@ -284,9 +284,7 @@ class Batch(NamedTuple):
     items: list[Any]  # `Item`s
     finished: list[tuple[int, int, int]]  # runs of epochs that have ended: (thread, first, count)
     forgotten: list[int]  # sites of which no record will come
-    untracked_released: int | None  # untracked records that have been replayed once this batch has; None: no more
     run: int | None  # the thread that is suspended while its records are replayed; None: none is for Python
-    untracked_in_run: int  # how many of these are untracked
     stopped: bool  # the drain is to end
 
 
@@ -351,7 +349,7 @@ def layout() -> dict[str, Any]:
             "interface": INTERFACE,
             "domain_bits": DOMAIN_BITS,
             "placed_thread": PLACED_THREAD,
-            "untracked_thread": UNTRACKED_THREAD,
+            "plain_thread": PLAIN_THREAD,
             "all_devices": ALL_DEVICES,
             "first_gpu": FIRST_GPU,
             "header_size": HEADER.itemsize,
@@ -371,7 +369,7 @@ def layout() -> dict[str, Any]:
         "scalars": list(SCALARS),
         "targets": [
             *(RECORD_TARGET, CALL_TARGET, CLOSE_TARGET, GATE_TARGET, ENTER_TARGET, LEAVE_TARGET, SKIP_TARGET),
-            *(AFTER_TARGET, UNTRACKED_TARGET, UNTRACKED_CALL_TARGET, CUSTOM_CALL_TARGET, CUSTOM_CALL_ATTRIBUTE),
+            *(AFTER_TARGET, PLAIN_TARGET, PLAIN_CALL_TARGET, CUSTOM_CALL_TARGET, CUSTOM_CALL_ATTRIBUTE),
             *(BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET),
         ],
         "program_traits": list(ProgramTraits._fields),

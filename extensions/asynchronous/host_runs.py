@@ -23,7 +23,7 @@ from effects import _errors as errors
 from effects._model.callback import HostFunction, register_callback, take_results
 from effects._model.record import Record
 from effects._model.site import Where
-from effects._model.wire import EPOCH, STREAM, UNTRACKED_THREAD, thread_of
+from effects._model.wire import EPOCH, PLAIN_THREAD, STREAM, thread_of
 from effects.dispatch.runtime.background import MSG_NO_THREAD, Workers
 from effects.dispatch.runtime.beside import Beside
 from effects.dispatch.runtime.failures import Failures, HostRunFailed, ProgramKey
@@ -207,7 +207,7 @@ class HostRuns(Beside):
         """These programs have ended, as runs of epochs (thread, first, count): drops what they have not done."""
         if native.any_operations():
             for thread, first, count in finished:
-                for epoch in range(first, first + count):
+                for epoch in range(first, first + count) if thread != PLAIN_THREAD else ():
                     self._end((thread, epoch & 0xFFFFFFFF))
 
     def _end(self, program: ProgramKey) -> None:
@@ -228,9 +228,9 @@ class HostRuns(Beside):
             message = _never_done(count, "a program" if call is None else f"`{call[0].name}`", left)
             self._failures.add(program, errors.EffectError(message), stops=False)
 
-    def end_untracked(self) -> str:
+    def end_plain(self) -> str:
         with self._lock:
-            left = [self._runs.pop(key) for key in [*self._runs] if key.thread == UNTRACKED_THREAD]
+            left = [self._runs.pop(key) for key in [*self._runs] if key.thread == PLAIN_THREAD]
         for run in left:
             run.wait_for_stream().let_go()
         return _never_done(len(left), "programs outside `fx.jit`", left) if left else ""
@@ -246,7 +246,7 @@ class HostRuns(Beside):
 def _key(record: Record, number: int, lane: int) -> _Key:
     thread = thread_of(record.token[STREAM])
     # Operations of programs that JAX dispatched are numbered as those of one.
-    epoch = 0 if thread == UNTRACKED_THREAD else record.token[EPOCH]
+    epoch = 0 if thread == PLAIN_THREAD else record.token[EPOCH]
     return _Key(thread, epoch, record.device, number, lane)
 
 

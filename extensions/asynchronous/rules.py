@@ -19,7 +19,7 @@ from effects import _jax
 from effects._model.after import after
 from effects._model.primitive import effect_p
 from effects._model.site import Site, stored_dtype
-from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET, UNTRACKED_THREAD, stream_of
+from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, PLAIN_THREAD, POST_TARGET, TAKE_TARGET, stream_of
 from effects.extensions.asynchronous.flights import check_references
 from effects.extensions.asynchronous.futures import check_futures
 from effects.extensions.asynchronous.operation import Exchanged, HostAwait, HostStartOp, Operation
@@ -40,7 +40,7 @@ MSG_ASYNC_PLATFORM = (
     "values stay in the program, from a start to a done in the same function, branch or body of a loop, and there are "
     "no asynchronous callbacks. Do it where it was started, or compute it where it is needed, without a future."
 )
-MSG_ASYNC_UNTRACKED = (
+MSG_ASYNC_PLAIN = (
     "The asynchronous operation `{name}` at {where} is in a program for several devices that `fx.jit` has not made. "
     "JAX keeps the order of effects on one device only. Write `fx.jit` around the function, in place of `jax.jit`."
 )
@@ -102,21 +102,21 @@ def _lower_within_program(ctx: Any, operands: Sequence[Any], target: str) -> Seq
 _jax.mlir.register_lowering(operation_p, _lower_operation, cacheable=False)
 
 
-def _lower_untracked(ctx: Any, *operands: Any, primitive: Any, **params: Any) -> Any:
+def _lower_plain(ctx: Any, *operands: Any, primitive: Any, **params: Any) -> Any:
     """In a program that JAX dispatches. The ticket keeps what belongs together in order; operations of all such
     programs are those of one program that does not end."""
     if _jax.automatic_devices(ctx):
         operation = params["operation"]
-        raise NotImplementedError(MSG_ASYNC_UNTRACKED.format(name=operation.name, where=operation.where))
+        raise NotImplementedError(MSG_ASYNC_PLAIN.format(name=operation.name, where=operation.where))
 
     def run(*operands: Any) -> Sequence[Any]:
-        token = np.array([stream_of(UNTRACKED_THREAD), 0, 0, 0], np.uint32)
-        return _bind_untracked(primitive, _jax.as_per_device(jnp.asarray(token)), operands, **params)
+        token = np.array([stream_of(PLAIN_THREAD), 0, 0, 0], np.uint32)
+        return _bind_plain(primitive, _jax.as_per_device(jnp.asarray(token)), operands, **params)
 
     return _jax.mlir.lower_fun(run)(ctx, *operands)
 
 
-def _bind_untracked(primitive: Any, token: Any, operands: Sequence[Any], *, operation: Operation, **params: Any) -> Any:
+def _bind_plain(primitive: Any, token: Any, operands: Sequence[Any], *, operation: Operation, **params: Any) -> Any:
     if isinstance(operation, HostAwait):
         if params.get("partial", True):
             outs = effect_p.bind(*operands, site=operation.site)
@@ -131,7 +131,7 @@ def _bind_untracked(primitive: Any, token: Any, operands: Sequence[Any], *, oper
 
 
 for _primitive in (async_start_p, async_update_p, async_done_p):
-    _rule = functools.partial(_lower_untracked, primitive=_primitive)
+    _rule = functools.partial(_lower_plain, primitive=_primitive)
     _jax.mlir.register_lowering(_primitive, _rule, cacheable=False)
 
 

@@ -21,7 +21,7 @@ from effects._model.primitive import effect_p
 from effects._model.record import Record
 from effects._model.registry import PROGRAM, Effect, register_effect
 from effects._model.site import Site, Where, holds_tracer, is_array, take_arguments, where_called
-from effects._model.wire import EPOCH, PHASE, STREAM, UNTRACKED_THREAD, in_region, thread_of
+from effects._model.wire import EPOCH, PHASE, PLAIN_THREAD, STREAM, in_region, thread_of
 from effects.dispatch.runtime.outputs import Output
 from effects.extensions.progress.bars import bars
 
@@ -88,7 +88,7 @@ class Steps(Content):
                 f"device {device}" * (device >= 0),
             ]
             thread, epoch = thread_of(record.token[STREAM]), record.token[EPOCH]
-            owner = (thread, epoch) if self.in_program and thread != UNTRACKED_THREAD else None
+            owner = (thread, epoch) if self.in_program and thread != PLAIN_THREAD else None
             lanes = {record.lane: _steps(record) for record in group}
             key, description = (thread, self, lane, device), ", ".join(filter(None, shown))
             write.show(functools.partial(bars.update, owner=owner, key=key, description=description, lanes=lanes))

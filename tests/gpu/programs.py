@@ -263,7 +263,7 @@ def test_callback_in_a_region_runs_a_program_on_each_device():
     faulthandler.cancel_dump_traceback_later()
 
 
-def test_untracked_programs(lines):
+def test_plain_programs(lines):
     """Those of plain `jax.jit` have effects in order too."""
 
     @jax.jit

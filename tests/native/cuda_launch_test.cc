@@ -160,7 +160,7 @@ TEST(test_failure_of_a_host_function) {
   device.synchronize();
   failures = cuda::host_failures().take();
   CHECK_EQ(failures.size(), size_t{1});
-  CHECK_EQ(failures[0].thread, kUntrackedThread);
+  CHECK_EQ(failures[0].thread, kPlainThread);
 }
 
 // Without a driver, or with one that is too old or lacks a function, handlers fail and the status says why.

@@ -17,7 +17,7 @@ constexpr On kAll[] = {On::kCpu, On::kCuda, On::kCudaByKernel};
 
 // Runs a program, one body for each device, with all kinds of handlers, and compares what comes of it. Returns that.
 using Body = std::function<void(OnDevice &)>;
-std::vector<std::string> Compare(const std::vector<Body> &bodies, size_t untracked = 0) {
+std::vector<std::string> Compare(const std::vector<Body> &bodies) {
   std::vector<std::string> seen[3];
   for (On on : kAll) {
     const uint32_t thread = 1 + static_cast<uint32_t>(on);
@@ -28,7 +28,7 @@ std::vector<std::string> Compare(const std::vector<Body> &bodies, size_t untrack
       devices.push_back(std::make_unique<OnDevice>(on, thread, epoch, static_cast<int32_t>(i)));
       programs.push_back([&body = bodies[i], &device = *devices.back()] { body(device); });
     }
-    seen[static_cast<int>(on)] = Play(programs, 1, untracked);
+    seen[static_cast<int>(on)] = Play(programs, 1);
   }
   CHECK(!seen[0].empty());
   check::Strings(__FILE__, __LINE__, seen[1], seen[0]);
@@ -123,18 +123,18 @@ TEST(test_shards_are_those_of_a_cpu) {
   CHECK_EQ(Compare({each(0), each(1)}).size(), size_t{4});
 }
 
-// Programs that JAX dispatches have records too. Their numbers go on, so that each kind of handlers is looked at alone.
-TEST(test_untracked_records) {
+// Programs that JAX dispatches have records too. Their epochs go on, so that each kind of handlers is looked at alone.
+TEST(test_plain_records) {
   std::vector<std::string> seen[3];
   for (On on : kAll) {
     OnDevice device(on, 1, 0);
     const auto body = [&] {
-      CHECK(device.untracked(61, kOrderedTrait, {Ints({1})}).empty());
-      CHECK(device.untracked(62, 0, {Ints({}), Ints({2})}).empty());
-      CHECK(device.untracked_call(63, kOrderedTrait | kRecordIsCallback, {Ints({3})}).empty());
+      CHECK(device.plain(61, kOrderedTrait, {Ints({1})}).empty());
+      CHECK(device.plain(62, 0, {Ints({}), Ints({2})}).empty());
+      CHECK(device.plain_call(63, kOrderedTrait | kRecordIsCallback, {Ints({3})}).empty());
       CHECK(device.results[0].bytes == Ints({7, 8}).bytes);
     };
-    for (std::string line : Play({body}, 0, 3))
+    for (std::string line : Play({body}, 3))
       seen[static_cast<int>(on)].push_back(line.substr(0, line.find(" at")) + line.substr(line.find(" bytes")));
   }
   CHECK_EQ(seen[0].size(), size_t{3});

@@ -232,18 +232,18 @@ std::string OnDevice::close(uint32_t devices) {
              {{"devices", int64_t{devices}}});
 }
 
-std::string OnDevice::untracked(uint64_t site, int64_t traits, std::vector<Value> operands) {
+std::string OnDevice::plain(uint64_t site, int64_t traits, std::vector<Value> operands) {
   std::string error;
   // Something stands in the place of the runtime's own token.
   if ((traits & kRecordIsOrdered) != 0) operands = With({Bytes(0)}, operands);
-  return run({kUntrackedTarget, &load(kUntrackedTarget, site, traits, error), operands, 0, token, /*has_token=*/false});
+  return run({kPlainTarget, &load(kPlainTarget, site, traits, error), operands, 0, token, /*has_token=*/false});
 }
 
-std::string OnDevice::untracked_call(uint64_t site, int64_t traits, std::vector<Value> operands) {
+std::string OnDevice::plain_call(uint64_t site, int64_t traits, std::vector<Value> operands) {
   std::string error;
   if ((traits & kRecordIsOrdered) != 0) operands = With({Bytes(0)}, operands);
   results.push_back(Bytes(0)); // in the place of the token
-  error = run({kUntrackedCallTarget, &load(kUntrackedCallTarget, site, traits, error), operands, 0, token,
+  error = run({kPlainCallTarget, &load(kPlainCallTarget, site, traits, error), operands, 0, token,
                /*has_token=*/false, /*has_results=*/true});
   results.pop_back();
   return error;
@@ -318,23 +318,22 @@ std::string Line(const RecordHeader &header, const std::string &payload) {
   return line + number(sum);
 }
 
-std::vector<std::string> Play(const std::vector<std::function<void()>> &programs, size_t epochs, size_t untracked) {
+std::vector<std::string> Play(const std::vector<std::function<void()>> &programs, size_t epochs) {
   std::vector<std::thread> threads;
   for (const auto &program : programs) threads.emplace_back(program);
   std::vector<std::string> seen;
-  size_t ended = 0, left = 0;
-  while (ended < epochs || left < untracked) {
+  size_t ended = 0;
+  while (ended < epochs) {
     const Batch batch = drain().next_batch(kPatience);
     for (const Item &item : batch.items) {
       ForEachRecord(item, [&](const RecordHeader &header, const std::string &payload) {
         seen.push_back(Line(header, payload));
-        left += ThreadOf(header.token) == kUntrackedThread;
         if (header.reply == 0) return;
         const int32_t numbers[] = {7, 8};
         replies().answer(header.reply, {{{numbers, sizeof numbers}, {nullptr, 0}}, {}});
       });
     }
-    if (batch.run != Batch::kNoRun) drain().resume(batch.suspended(), batch.untracked_in_run);
+    if (batch.run != Batch::kNoRun) drain().resume(batch.run);
     ended += batch.finished.size();
   }
   for (std::thread &thread : threads) thread.join();

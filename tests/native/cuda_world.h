@@ -53,8 +53,8 @@ public:
   std::string leave(const DeviceToken &around);
   std::string skip(uint32_t count);
   std::string close(uint32_t devices = 0);
-  std::string untracked(uint64_t site, int64_t traits, std::vector<Value> operands);
-  std::string untracked_call(uint64_t site, int64_t traits, std::vector<Value> operands);
+  std::string plain(uint64_t site, int64_t traits, std::vector<Value> operands);
+  std::string plain_call(uint64_t site, int64_t traits, std::vector<Value> operands);
 
   // The stream, with CUDA; what is in it is done.
   void synchronize();
@@ -108,8 +108,8 @@ private:
 // What a record is, in one line, whichever thread's programs it is of.
 std::string Line(const RecordHeader &header, const std::string &payload);
 
-// Runs `programs`, each in a thread of its own, and leads the drain until `epochs` have ended and `untracked` untracked
+// Runs `programs`, each in a thread of its own, and leads the drain until `epochs` have ended.
 // records have left. Answers calls: with the numbers 7 and 8 for an `int32[2]`, and no bytes. Returns what it saw.
-std::vector<std::string> Play(const std::vector<std::function<void()>> &programs, size_t epochs, size_t untracked = 0);
+std::vector<std::string> Play(const std::vector<std::function<void()>> &programs, size_t epochs);
 
 } // namespace effects

@@ -13,7 +13,7 @@ public:
   explicit Devices(WhenFull when_full) {
     publisher.when_full = when_full;
     publisher.ring_bytes = kSmallest;
-    wake_up.begin_barrier(false, false); // the drain does not pace itself
+    wake_up.begin_barrier(false); // the drain does not pace itself
     drain.open(1, 0);
   }
   // A marker, with a token for each of so many domains. Those after the first have no records.
@@ -46,7 +46,7 @@ public:
           if (header.kind == Kind::kOrdered)
             seen.push_back(std::to_string(header.token.index) + "@" + std::to_string(header.device));
         });
-      if (batch.has_run()) drain.resume(batch.suspended(), batch.untracked_in_run);
+      if (batch.has_run()) drain.resume(batch.run);
       for (const Finished &one : batch.finished) finished = finished || one.thread == 1;
     }
     return seen;
@@ -159,7 +159,7 @@ TEST(test_adjacent_drops_of_two_phases_are_two) {
 // The last record of a program and the second one of the next.
 TEST(test_adjacent_drops_of_two_programs_are_two) {
   World world(WhenFull::kDropNewest);
-  world.wake_up.begin_barrier(false, false); // the drain does not pace itself
+  world.wake_up.begin_barrier(false); // the drain does not pace itself
   for (int i = 0; i < 2; ++i) world.drain.open(1, 0);
   const auto record = [&](uint32_t epoch, uint32_t index) {
     return Publish(world.publisher, Kind::kOrdered, check::MakeToken(1, 0, epoch, index), 8);
@@ -180,7 +180,7 @@ TEST(test_adjacent_drops_of_two_programs_are_two) {
 // What travels beside the ring is bounded, and counts no more once it has left: batch after batch is admitted.
 TEST(test_large_records_leave_room_behind) {
   World world(WhenFull::kDropNewest);
-  world.wake_up.begin_barrier(false, false); // the drain does not pace itself
+  world.wake_up.begin_barrier(false); // the drain does not pace itself
   constexpr uint32_t kEpochs = 20;
   for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
     world.drain.open(1, 0);

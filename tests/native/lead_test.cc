@@ -48,7 +48,7 @@ TEST(test_offer_is_urgent_on_request) {
     world.drain.open(2, 0);
     CHECK(world.wake_up.stand_by());
     world.wake_up.offer();
-    CHECK(world.untracked(true, 8, kCallback, /*reply=*/1));
+    CHECK(world.plain(true, 8, kCallback, /*reply=*/1));
     InThread([&] { CHECK(Publish(world.publisher, Kind::kUnordered, MakeToken(2, 0, 0, 0), 8, kCallback, 2)); });
     world.wake_up.wake_now();
     world.wake_up.set_work_pending();
@@ -174,8 +174,8 @@ TEST(test_one_leads_at_a_time) {
     if (random.one_in(4)) world.drain.next_batch(milliseconds(0));
     CHECK_EQ(leading.fetch_sub(1), 1);
   };
-  world.drain.open(1, 0);                    // the drain is awake
-  world.wake_up.begin_barrier(false, false); // and does not pace itself
+  world.drain.open(1, 0);             // the drain is awake
+  world.wake_up.begin_barrier(false); // and does not pace itself
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i)
     threads.emplace_back([&, i] {

@@ -170,7 +170,8 @@ TEST(test_blocks_are_moved) {
   order.fail(1, 1);
   while (order.advance(release, finished)) {
   }
-  accept(Header(kUntrackedThread, 2, 0), true);
+  order.open({kPlainThread, 0, 0}, 3);
+  accept(Header(kPlainThread, 0, 0), true);
   CHECK_EQ(left.size(), size_t{6});
   CHECK_EQ(order.parked_bytes(), size_t{0});
 }

@@ -1,6 +1,7 @@
 // What the tests of ReleaseOrder share: an order, and the list of what left it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -13,8 +14,8 @@ namespace effects {
 
 using check::MakeToken;
 
-// A ReleaseOrder and the list of what left it: "thread.epoch.domain.index", "u" before an unordered one,
-// "untracked.index", and "end thread.epoch".
+// A ReleaseOrder and the list of what left it: "thread.epoch.domain.index", "u" before an unordered one, and
+// "end thread.epoch". The plain stream is "plain" in place of a thread.
 class Play {
 public:
   void open(uint32_t thread, uint32_t epoch) { order.open({thread, epoch, 0}, ++dispatch); }
@@ -41,11 +42,11 @@ public:
     const auto *bytes = reinterpret_cast<const std::byte *>(tokens.data());
     return order.accept(header, {bytes, header.payload_size, nullptr}, [this](auto &&...args) { left(args...); });
   }
-  void untracked(uint32_t stamp, uint32_t index, uint32_t reply = 0) {
-    CHECK(accept(Kind::kOrdered, {StreamOf(kUntrackedThread, 0), stamp, 0, index}, 0, 0, reply));
-  }
-  void untracked_unordered(uint32_t stamp) {
-    CHECK(accept(Kind::kUnordered, {StreamOf(kUntrackedThread, 0), stamp, 0, 0}));
+  // A plain effect: an epoch that is closed at once.
+  void plain(uint32_t epoch, uint32_t reply = 0) {
+    open(kPlainThread, epoch);
+    CHECK(record_of(kPlainThread, epoch, 0, 0, 0, reply));
+    close(kPlainThread, epoch, {{0, 1}});
   }
   void drop(uint32_t thread, uint32_t epoch, uint32_t index, uint64_t count, uint32_t domain = 0) {
     order.accept_drop({MakeToken(thread, domain, epoch, index), count});
@@ -60,6 +61,7 @@ public:
     while (advance()) {
     }
   }
+  void pass(std::chrono::nanoseconds time) { order.set_time(now += time); }
   // What left since the last call.
   std::vector<std::string> take() { return std::exchange(seen, {}); }
 
@@ -70,12 +72,13 @@ public:
 private:
   // Called before a record is noted too, so that ends stand between the records where they happened.
   void note_ends() {
-    for (const Finished &one : finished)
-      seen.push_back("end " + std::to_string(one.thread) + "." + std::to_string(one.epoch));
+    for (const Finished &one : finished) seen.push_back("end " + name_of(one.thread) + "." + std::to_string(one.epoch));
     finished.clear();
   }
   std::vector<Finished> finished;
+  std::chrono::steady_clock::time_point now;
 
+  static std::string name_of(uint32_t thread) { return thread == kPlainThread ? "plain" : std::to_string(thread); }
   static RecordHeader make(Kind kind, const Token &token) {
     RecordHeader header{};
     header.kind = kind;
@@ -100,14 +103,10 @@ private:
     const Token &token = header.token;
     CHECK_EQ(info.thread, ThreadOf(token));
     const std::string mark = header.kind == Kind::kUnordered ? "u" : "";
-    if (info.thread == kUntrackedThread) {
-      seen.push_back(mark + "untracked." + std::to_string(token.index));
-      return;
-    }
     CHECK_EQ(info.epoch, token.epoch);
     const uint32_t domain = token.stream & 0xFF;
-    seen.push_back(mark + std::to_string(info.thread) + "." + std::to_string(token.epoch) + "." +
-                   std::to_string(domain) + "." + std::to_string(token.index));
+    seen.push_back(mark + name_of(info.thread) + "." + std::to_string(token.epoch) + "." + std::to_string(domain) +
+                   "." + std::to_string(token.index));
   }
 };
 

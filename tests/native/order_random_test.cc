@@ -32,14 +32,17 @@ public:
       for (size_t i = 0; i < programs_.size(); ++i)
         if (programs_[i].opened && !programs_[i].done()) open.push_back(i);
       const bool all_opened = to_open_.empty();
-      if (open.empty() && all_opened && untracked_next_ == untracked_total_ && untracked_waiting_.empty()) break;
+      if (open.empty() && all_opened && plain_dispatches_.size() == plain_total_ && plain_waiting_.empty()) break;
       const uint64_t choice = random_.below(10);
       if (choice == 0 && !all_opened) {
         open_next();
-      } else if (choice == 1 && untracked_next_ < untracked_total_) {
-        untracked_waiting_.emplace_back(untracked_next_++, static_cast<uint32_t>(play_.dispatch));
-      } else if (choice == 2 && !untracked_waiting_.empty()) {
-        deliver_untracked();
+      } else if (choice == 1 && plain_dispatches_.size() < plain_total_) {
+        const auto epoch = static_cast<uint32_t>(plain_dispatches_.size());
+        plain_waiting_.push_back(epoch);
+        play_.open(kPlainThread, epoch);
+        plain_dispatches_.push_back(play_.dispatch);
+      } else if (choice == 2 && !plain_waiting_.empty()) {
+        deliver_plain();
       } else if (choice == 3) {
         boundary();
       } else if (!open.empty()) {
@@ -110,7 +113,7 @@ private:
       --left;
     }
     std::reverse(to_open_.begin(), to_open_.end());
-    untracked_total_ = static_cast<uint32_t>(random_.below(5));
+    plain_total_ = random_.below(5);
   }
 
   void open_next() {
@@ -148,12 +151,12 @@ private:
       play_.record(program.thread, program.epoch, effect.index, effect.domain);
   }
 
-  void deliver_untracked() {
-    const size_t at = random_.below(untracked_waiting_.size());
-    auto [index, stamp] = untracked_waiting_[at];
-    untracked_waiting_.erase(untracked_waiting_.begin() + static_cast<std::ptrdiff_t>(at));
-    untracked_stamps_[index] = stamp;
-    play_.untracked(stamp, index);
+  void deliver_plain() {
+    const size_t at = random_.below(plain_waiting_.size());
+    const uint32_t epoch = plain_waiting_[at];
+    plain_waiting_.erase(plain_waiting_.begin() + static_cast<std::ptrdiff_t>(at));
+    play_.record(kPlainThread, epoch, 0);
+    play_.close(kPlainThread, epoch, {{0, 1}});
   }
 
   // The end of a scan. What a program published before it ended must have been seen by the end of the next scan.
@@ -171,28 +174,37 @@ private:
     std::map<std::pair<uint32_t, uint32_t>, std::map<uint32_t, std::vector<uint32_t>>> left;
     std::map<std::pair<uint32_t, uint32_t>, size_t> unordered;
     std::set<std::pair<uint32_t, uint32_t>> ended;
-    uint32_t untracked = 0;
+    uint32_t plain = 0, plain_ended = 0;
+    const auto ended_before = [&](uint64_t dispatch) { // how many plain ones were opened before it
+      return std::lower_bound(plain_dispatches_.begin(), plain_dispatches_.end(), dispatch) - plain_dispatches_.begin();
+    };
     for (const std::string &one : play_.seen) {
       unsigned thread, epoch, domain, index;
       if (std::sscanf(one.c_str(), "end %u.%u", &thread, &epoch) == 2) {
         CHECK_EQ(epoch_of[thread], epoch);
         ++epoch_of[thread];
         ended.emplace(thread, epoch);
-      } else if (std::sscanf(one.c_str(), "untracked.%u", &index) == 1) {
-        CHECK_EQ(index, untracked);
-        ++untracked;
+      } else if (std::sscanf(one.c_str(), "end plain.%u", &epoch) == 1) {
+        CHECK_EQ(epoch, plain_ended);
+        ++plain_ended;
+      } else if (std::sscanf(one.c_str(), "plain.%u.0.0", &epoch) == 1) {
+        CHECK_EQ(epoch, plain);
+        ++plain;
         for (const Program &program : programs_)
-          if (program.dispatch <= untracked_stamps_.at(index)) CHECK(ended.count({program.thread, program.epoch}) == 1);
+          if (program.dispatch < plain_dispatches_[epoch]) CHECK(ended.count({program.thread, program.epoch}) == 1);
       } else if (std::sscanf(one.c_str(), "u%u.%u.%u.%u", &thread, &epoch, &domain, &index) == 4) {
         CHECK(ended.count({thread, epoch}) == 0);
         ++unordered[{thread, epoch}];
       } else {
         CHECK_EQ(std::sscanf(one.c_str(), "%u.%u.%u.%u", &thread, &epoch, &domain, &index), 4);
         CHECK_EQ(epoch_of[thread], epoch);
+        for (const Program &program : programs_)
+          if (program.thread == thread && program.epoch == epoch) CHECK(plain_ended >= ended_before(program.dispatch));
         left[{thread, epoch}][domain].push_back(index);
       }
     }
-    CHECK_EQ(untracked, untracked_total_);
+    CHECK_EQ(plain, plain_total_);
+    CHECK_EQ(plain_ended, plain_total_);
     for (const Program &program : programs_) {
       const std::pair<uint32_t, uint32_t> key{program.thread, program.epoch};
       CHECK(ended.count(key) == 1);
@@ -206,10 +218,9 @@ private:
   std::vector<Program> programs_;
   std::vector<size_t> to_open_; // the next one last
   uint64_t scans_ = 0;
-  uint32_t untracked_total_ = 0;
-  uint32_t untracked_next_ = 0;
-  std::vector<std::pair<uint32_t, uint32_t>> untracked_waiting_; // published, not delivered: index and stamp
-  std::map<uint32_t, uint32_t> untracked_stamps_;
+  uint64_t plain_total_ = 0;
+  std::vector<uint64_t> plain_dispatches_; // of those that are open, or were
+  std::vector<uint32_t> plain_waiting_;    // published, not delivered
 };
 
 // Every thread's records leave by epoch and index, none is lost or doubled, and every epoch ends, for any legal

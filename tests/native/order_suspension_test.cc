@@ -76,13 +76,13 @@ TEST(test_suspended_epoch_does_not_end) {
   }
 }
 
-// While there is only one stream, nothing in order leaves the others, untracked records included; then everything does.
+// While there is only one stream, nothing in order leaves the others, plain effects included; then everything does.
 TEST(test_only_one_stream) {
   Play play;
   play.open(1, 0); // dispatch 1
   play.open(2, 0); // dispatch 2
   play.order.restrict_to(1);
-  play.untracked(0, 0);
+  play.plain(0); // dispatch 3
   play.record(2, 0, 0);
   play.close(2, 0, {{0, 1}});
   play.record(1, 0, 0);
@@ -91,30 +91,8 @@ TEST(test_only_one_stream) {
   CHECK_SEEN(play.take(), {"1.0.0.0", "end 1.0"});
   play.order.lift_restriction();
   play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"untracked.0", "2.0.0.0", "end 2.0"});
+  CHECK_SEEN(play.take(), {"2.0.0.0", "end 2.0", "plain.0.0.0", "end plain.0"});
   CheckAllEnded(play);
-}
-
-// A run that suspends no thread counts as suspended, and nothing waits for it.
-TEST(test_suspended_no_thread) {
-  Play play;
-  play.order.expect_untracked();
-  play.order.suspend(kNoThread);
-  play.order.suspend(kNoThread);
-  play.untracked(0, 0);
-  CHECK_SEEN(play.take(), {"untracked.0"});
-  play.open(1, 0);
-  play.record(1, 0, 0);
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"1.0.0.0"});
-  CHECK(play.order.any_suspended());
-  play.order.resume(kNoThread);
-  CHECK(play.order.any_suspended());
-  play.order.suspend(1);
-  play.order.resume(kNoThread);
-  CHECK(play.order.any_suspended()); // streams of threads are held apart from it
-  play.order.resume(1);
-  CHECK(!play.order.any_suspended());
 }
 
 } // namespace

@@ -78,7 +78,7 @@ TEST(test_flood_beside_a_busy_thread) {
 TEST(test_parking_grows_beside_a_steady_thread) {
   World world;
   for (int i = 0; i < 2; ++i) world.drain.open(1, 0);
-  world.wake_up.begin_barrier(false, false); // the drain does not pace itself
+  world.wake_up.begin_barrier(false); // the drain does not pace itself
   world.step(milliseconds(1));
   std::atomic<uint32_t> wanted{0};
   std::atomic<uint32_t> there{0};

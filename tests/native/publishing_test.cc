@@ -217,7 +217,7 @@ TEST(test_awaited_record_is_never_dropped) {
     for (size_t size : {size_t{100}, size_t{5000}})
       for (bool others_too : {false, true}) {
         World world(when_full);
-        world.wake_up.begin_barrier(false, false); // the drain does not pace itself
+        world.wake_up.begin_barrier(false); // the drain does not pace itself
         world.drain.open(1, 0);
         uint64_t dropped = 0;
         constexpr uint32_t kRecords = 100;
@@ -244,19 +244,19 @@ TEST(test_awaited_record_is_never_dropped) {
       }
 }
 
-// The same for untracked records, and for a producer that waits for room when nothing drains any more.
+// The same for plain records, and for a producer that waits for room when nothing drains any more.
 TEST(test_awaited_record_outlives_the_end) {
   for (size_t size : {size_t{100}, size_t{5000}}) {
     World world;
-    world.wake_up.begin_barrier(false, false); // the drain does not pace itself
+    world.wake_up.begin_barrier(false); // the drain does not pace itself
     constexpr uint32_t kRecords = 80;
     std::thread producer([&] {
-      for (uint32_t i = 0; i < kRecords; ++i) CHECK(world.untracked(i % 2 == 0, size, kCallback, /*reply=*/i + 1));
+      for (uint32_t i = 0; i < kRecords; ++i) CHECK(world.plain(i % 2 == 0, size, kCallback, /*reply=*/i + 1));
     });
     while (world.publisher.stats.waited.load() == 0) std::this_thread::yield();
     world.wake_up.stop();
     producer.join();
-    while (world.untracked_seen < kRecords) {
+    while (world.plain_seen < kRecords) {
       const Batch batch = world.step();
       CHECK(batch.stopped);
       if (batch.run != Batch::kNoRun) world.resume(batch);
@@ -269,19 +269,20 @@ TEST(test_awaited_record_outlives_the_end) {
 // A record for which there is no memory is an error of who publishes it, and those behind it do not wait for it.
 TEST(test_record_without_memory_holds_up_no_other) {
   World world;
-  CHECK(world.untracked(/*ordered=*/true, 8));
+  CHECK(world.plain(/*ordered=*/true, 8));
   const Span more_than_there_is{&world, size_t{1} << 50};
+  const uint32_t epoch = world.drain.open(1, 0);
   bool failed = false;
   try {
-    const Token token = world.publisher.next_untracked_token(/*ordered=*/true);
-    world.publisher.publish(Kind::kOrdered, 1, token, 0, &more_than_there_is, 1);
+    world.publisher.publish(Kind::kOrdered, 1, MakeToken(1, 0, epoch, 0), 0, &more_than_there_is, 1);
   } catch (const std::bad_alloc &) {
     failed = true;
   }
   CHECK(failed);
-  CHECK(world.untracked(/*ordered=*/true, 8));
-  for (int tries = 0; world.untracked_seen < 2 && tries < 1000; ++tries) world.step();
-  CHECK_EQ(world.untracked_seen, uint64_t{2});
+  Close(world.publisher, 1, epoch, {{0, 1}});
+  CHECK(world.plain(/*ordered=*/true, 8));
+  for (int tries = 0; world.plain_seen < 2 && tries < 1000; ++tries) world.play();
+  CHECK_EQ(world.plain_seen, uint64_t{2});
 }
 
 // Two publishers of a process are independent: what a thread publishes to one comes out of that one alone, however it

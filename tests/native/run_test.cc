@@ -98,8 +98,7 @@ TEST(test_unordered_records_do_not_wait_behind_callbacks) {
   for (bool text : {true, false}) {
     World world;
     const uint64_t sink = text ? world.show_text() : 0;
-    world.drain.open(1, sink);
-    world.drain.open(2, sink);
+    for (uint32_t thread : {1u, 2u, 3u}) world.drain.open(thread, sink);
     InThread([&] { Program(world.publisher, 1, 0).unordered_callback(); });
     InThread([&] {
       Program program(world.publisher, 2, 0);
@@ -107,33 +106,27 @@ TEST(test_unordered_records_do_not_wait_behind_callbacks) {
       program.unordered(2000);
       program.record(8);
       program.close();
-      CHECK(world.untracked(/*ordered=*/false, 8));
+      Program(world.publisher, 3, 0).unordered(8);
     });
     const Batch first = world.step();
     CHECK_SEEN(Items(first), {"1.0:cu0"});
     CHECK_EQ(first.run, 1u);
-    CHECK_EQ(first.untracked_released, uint64_t{0});
-    CHECK_EQ(first.untracked_in_run, uint64_t{0});
     std::vector<uint32_t> runs;
     std::vector<std::string> items;
     std::vector<std::string> ends;
-    uint64_t untracked_released = 0;
-    while (ends.empty() || untracked_released == 0) {
+    while (ends.empty() || world.unordered_seen < 4) {
       const Batch next = world.play();
       if (!next.items.empty()) runs.push_back(next.run);
       for (const std::string &one : Items(next)) items.push_back(one);
       for (const std::string &one : Ends(next)) ends.push_back(one);
-      untracked_released = next.untracked_released;
-      CHECK(!text || untracked_released == 1); // at once
     }
     if (text) {
-      CHECK_SEEN(items, {"text 2.0:u0,u0", "text untracked:u0", "text 2.0:0"});
+      CHECK_SEEN(items, {"text 2.0:u0,u0", "text 3.0:u0", "text 2.0:0"});
       for (const uint32_t run : runs) CHECK_EQ(run, Batch::kNoRun);
     } else {
-      CHECK_SEEN(items, {"2.0:u0", "large 2.0:u0", "2.0:0", "untracked:u0"});
-      CHECK((runs == std::vector<uint32_t>{2, kUntrackedThread}));
+      CHECK_SEEN(items, {"2.0:u0", "large 2.0:u0", "2.0:0", "3.0:u0"});
+      CHECK((runs == std::vector<uint32_t>{2, 3}));
     }
-    CHECK_EQ(untracked_released, uint64_t{1});
     CHECK_SEEN(ends, {"2.0"});
     world.resume(first);
   }
@@ -261,7 +254,7 @@ TEST(test_awaited_callback_is_the_last_of_its_batch) {
   }
 }
 
-// The same for records that were parked, across domains, with a failure over gaps, and for untracked ones.
+// The same for records that were parked, across domains, with a failure over gaps, and for plain ones.
 TEST(test_parked_awaited_callbacks_come_one_by_one) {
   for (int mode = 0; mode < 4; ++mode) {
     const bool fails = mode % 2 != 0;
@@ -300,17 +293,19 @@ TEST(test_parked_awaited_callbacks_come_one_by_one) {
     CHECK_EQ(callbacks, size_t{4});
   }
   World world;
+  for (int i = 0; i < 2; ++i) world.drain.open(kPlainThread, 0);
   InThread([&] {
-    for (uint32_t index : {1u, 0u})
-      CHECK(Publish(world.publisher, Kind::kOrdered, {StreamOf(kUntrackedThread, 0), 0, 0, index}, 8, kCallback, 1));
-    for (int i = 0; i < 2; ++i) world.drain.note_untracked_published();
+    for (uint32_t epoch : {1u, 0u}) {
+      CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(kPlainThread, 0, epoch, 0), 8, kCallback, 1));
+      Close(world.publisher, kPlainThread, epoch, {{0, 1}});
+    }
   });
   const Batch first = world.step();
-  CHECK_SEEN(Items(first), {"untracked:c0"});
+  CHECK_SEEN(Items(first), {"plain.0:c0"});
   world.resume(first);
   Batch second = world.step();
   while (second.items.empty()) second = world.step();
-  CHECK_SEEN(Items(second), {"untracked:c1"});
+  CHECK_SEEN(Items(second), {"plain.1:c0"});
 }
 
 // Everything unordered of a thread has left when its epoch ends, though it came between callbacks of several threads.

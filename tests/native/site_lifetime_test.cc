@@ -52,32 +52,26 @@ TEST(test_site_is_forgotten_when_its_programs_have_ended) {
   CHECK(world.step(milliseconds(1)).forgotten.empty());
 }
 
-// Nor is it forgotten while an untracked record that was published by then has not left, or is being replayed.
-TEST(test_site_is_forgotten_when_its_untracked_records_have_left) {
-  for (bool text : {true, false}) {
-    World world;
-    if (text) world.show_text();
-    world.sites.retain(kSite);
-    const uint32_t missing = world.publisher.next_untracked_token(true).index;
-    InThread([&] { CHECK(world.untracked(true, 8)); });
-    world.drain.release_site(kSite);
-    const Batch none = world.step(milliseconds(1));
-    CHECK(none.items.empty() && none.forgotten.empty());
-    InThread([&] {
-      CHECK(Publish(world.publisher, Kind::kOrdered, {StreamOf(kUntrackedThread, 0), 0, 0, missing}, 8));
-      world.drain.note_untracked_published();
-    });
-    Batch batch = world.step();
-    if (text) {
-      CHECK_SEEN(Items(batch), {"text untracked:0,1"});
-    } else {
-      CHECK_SEEN(Items(batch), {"untracked:0,1"});
-      CHECK(batch.forgotten.empty());
-      world.resume(batch);
-      batch = world.step();
-    }
-    CHECK((batch.forgotten == std::vector<uint64_t>{kSite}));
+// Nor is it forgotten while a plain record that was published by then has not left, or is being replayed.
+TEST(test_site_is_forgotten_when_its_plain_records_have_left) {
+  World world;
+  world.sites.retain(kSite);
+  world.drain.open(1, 0); // for which it waits
+  InThread([&] { CHECK(world.plain(true, 8)); });
+  world.drain.release_site(kSite);
+  const Batch none = world.step(milliseconds(1));
+  CHECK(none.items.empty() && none.forgotten.empty());
+  InThread([&] { Program(world.publisher, 1, 0).close(); });
+  Batch batch = world.step();
+  while (batch.items.empty()) {
+    CHECK(batch.forgotten.empty());
+    batch = world.step();
   }
+  CHECK_SEEN(Items(batch), {"plain.0:0"});
+  CHECK(batch.forgotten.empty());
+  world.resume(batch);
+  batch = world.step();
+  CHECK((batch.forgotten == std::vector<uint64_t>{kSite}));
 }
 
 // While any stream is suspended, and with callbacks that have not run, no site is forgotten.
@@ -101,10 +95,13 @@ TEST(test_site_outlives_a_program_dispatched_during_a_scan) {
   World world(WhenFull::kWait, size_t{1} << 20);
   const uint64_t sink = world.show_text(); // so that no run keeps the site
   world.sites.retain(kSite);
+  world.drain.open(2, sink);
   Batch batch = DuringScan(
-      world, [&] { CHECK(world.untracked(/*ordered=*/false, 8)); },
+      world, [&] { Program(world.publisher, 2, 0).unordered(8); },
       [&] { // fills the batch, so that this scan is its last
-        for (int i = 0; i < 6000; ++i) CHECK(world.untracked(/*ordered=*/false, 8));
+        Program program(world.publisher, 2, 0);
+        for (int i = 0; i < 6000; ++i) program.unordered(8);
+        program.close();
       },
       [&] {
         world.drain.open(1, sink);
@@ -118,7 +115,7 @@ TEST(test_site_outlives_a_program_dispatched_during_a_scan) {
     program.record(8);
     program.close();
   });
-  while (world.finished == 0) {
+  while (world.finished < 2) {
     CHECK(batch.forgotten.empty());
     batch = world.step();
   }

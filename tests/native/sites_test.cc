@@ -25,9 +25,9 @@ Plan Named(const std::string &name) {
 }
 
 // What forget() returns, as text.
-std::vector<std::string> Forgotten(Sites &sites, uint64_t oldest_open, uint64_t untracked_released) {
+std::vector<std::string> Forgotten(Sites &sites, uint64_t oldest_open) {
   std::vector<std::string> forgotten;
-  for (const uint64_t site : sites.forget(oldest_open, untracked_released)) forgotten.push_back(std::to_string(site));
+  for (const uint64_t site : sites.forget(oldest_open)) forgotten.push_back(std::to_string(site));
   return forgotten;
 }
 
@@ -38,7 +38,7 @@ TEST(test_unknown_site) {
   CHECK(sites.description(1).empty());
   CHECK(sites.plan(1) == nullptr);
   CHECK(!sites.any_dying());
-  CHECK_SEEN(Forgotten(sites, kNoneOpen, 0), {});
+  CHECK_SEEN(Forgotten(sites, kNoneOpen), {});
 }
 
 // A site has as many holders as retained and did not release it, and the first description that was not empty.
@@ -53,7 +53,7 @@ TEST(test_holders_and_description) {
   CHECK_EQ(sites.holders(2), uint64_t{1});
   CHECK(sites.description(1) == "first");
   CHECK(sites.description(2) == "other");
-  sites.release(1, 0, 0);
+  sites.release(1, 0);
   CHECK_EQ(sites.holders(1), uint64_t{2});
 }
 
@@ -63,49 +63,39 @@ TEST(test_last_release_counts) {
   sites.retain(1, "text");
   sites.retain(1);
   sites.set_plan(1, Named("plan"));
-  sites.release(1, 0, 0);
+  sites.release(1, 0);
   CHECK(!sites.any_dying());
-  CHECK_SEEN(Forgotten(sites, kNoneOpen, 0), {});
-  sites.release(1, 0, 0);
+  CHECK_SEEN(Forgotten(sites, kNoneOpen), {});
+  sites.release(1, 0);
   CHECK(sites.any_dying());
   CHECK(sites.description(1) == "text"); // until it is forgotten
   CHECK(sites.plan(1) != nullptr);
-  CHECK_SEEN(Forgotten(sites, kNoneOpen, 0), {"1"});
+  CHECK_SEEN(Forgotten(sites, kNoneOpen), {"1"});
   CHECK(!sites.any_dying());
   CHECK(sites.description(1).empty());
   CHECK(sites.plan(1) == nullptr);
-  CHECK_SEEN(Forgotten(sites, kNoneOpen, 0), {});
+  CHECK_SEEN(Forgotten(sites, kNoneOpen), {});
 }
 
 // A site stays until every dispatch that there had been when its last holder went has ended; later ones do not matter.
 TEST(test_site_outlives_the_dispatches_before_its_release) {
   Sites sites;
   sites.retain(1);
-  sites.release(1, /*dispatch=*/5, 0);
-  for (uint64_t oldest_open : {1, 4, 5}) CHECK_SEEN(Forgotten(sites, oldest_open, 0), {});
+  sites.release(1, /*dispatch=*/5);
+  for (uint64_t oldest_open : {1, 4, 5}) CHECK_SEEN(Forgotten(sites, oldest_open), {});
   CHECK(sites.any_dying());
-  CHECK_SEEN(Forgotten(sites, 6, 0), {"1"});
-}
-
-// And until every untracked record that had been published has left.
-TEST(test_site_outlives_the_untracked_records_before_its_release) {
-  Sites sites;
-  sites.retain(1);
-  sites.release(1, 0, /*untracked=*/3);
-  for (uint64_t untracked_released : {0, 2}) CHECK_SEEN(Forgotten(sites, kNoneOpen, untracked_released), {});
-  CHECK_SEEN(Forgotten(sites, kNoneOpen, 3), {"1"});
+  CHECK_SEEN(Forgotten(sites, 6), {"1"});
 }
 
 // Each dying site waits for its own.
 TEST(test_dying_sites_are_independent) {
   Sites sites;
-  for (uint64_t site = 1; site <= 4; ++site) {
+  for (uint64_t site = 1; site <= 3; ++site) {
     sites.retain(site);
-    sites.release(site, /*dispatch=*/5 - site, /*untracked=*/site == 4 ? 1 : 0);
+    sites.release(site, /*dispatch=*/5 - site);
   }
-  CHECK_SEEN(Forgotten(sites, 3, 0), {"3"});
-  CHECK_SEEN(Forgotten(sites, 5, 0), {"1", "2"});
-  CHECK_SEEN(Forgotten(sites, 5, 1), {"4"});
+  CHECK_SEEN(Forgotten(sites, 3), {"3"});
+  CHECK_SEEN(Forgotten(sites, 5), {"1", "2"});
   CHECK(!sites.any_dying());
 }
 
@@ -114,16 +104,16 @@ TEST(test_dying_site_may_be_retained_again) {
   Sites sites;
   sites.retain(1, "text");
   sites.set_plan(1, Named("plan"));
-  sites.release(1, 2, 0);
+  sites.release(1, 2);
   sites.retain(1);
-  CHECK_SEEN(Forgotten(sites, kNoneOpen, 0), {});
+  CHECK_SEEN(Forgotten(sites, kNoneOpen), {});
   CHECK(sites.description(1) == "text");
   CHECK(sites.plan(1) != nullptr);
-  sites.release(1, 2, 0);
+  sites.release(1, 2);
   sites.retain(1);
-  sites.release(1, 7, 0); // it is among the dying already
-  CHECK_SEEN(Forgotten(sites, 7, 0), {});
-  CHECK_SEEN(Forgotten(sites, 8, 0), {"1"});
+  sites.release(1, 7); // it is among the dying already
+  CHECK_SEEN(Forgotten(sites, 7), {});
+  CHECK_SEEN(Forgotten(sites, 8), {"1"});
   CHECK(!sites.any_dying());
   sites.retain(1);
   CHECK_EQ(sites.holders(1), uint64_t{1});
@@ -138,14 +128,14 @@ TEST(test_site_that_dies_often_is_told_once) {
     sites.retain(1);
     sites.release(1, i, 0);
   }
-  CHECK_SEEN(Forgotten(sites, 4, 0), {});
+  CHECK_SEEN(Forgotten(sites, 4), {});
   sites.retain(1);
   CHECK(sites.any_dying());
-  CHECK_SEEN(Forgotten(sites, kNoneOpen, 0), {});
+  CHECK_SEEN(Forgotten(sites, kNoneOpen), {});
   CHECK(!sites.any_dying());
-  sites.release(1, 4, 0);
+  sites.release(1, 4);
   CHECK(sites.any_dying());
-  CHECK_SEEN(Forgotten(sites, 5, 0), {"1"});
+  CHECK_SEEN(Forgotten(sites, 5), {"1"});
   CHECK(!sites.any_dying());
 }
 
@@ -153,14 +143,14 @@ TEST(test_site_that_dies_often_is_told_once) {
 TEST(test_release_without_a_holder) {
   Sites sites;
   sites.retain(1);
-  sites.release(1, 2, 0);
+  sites.release(1, 2);
   sites.release(1, 9, 9);
   CHECK_EQ(sites.holders(1), uint64_t{0});
-  CHECK_SEEN(Forgotten(sites, 3, 0), {"1"});
-  sites.release(1, 0, 0);
+  CHECK_SEEN(Forgotten(sites, 3), {"1"});
+  sites.release(1, 0);
   CHECK(!sites.any_dying());
   sites.set_plan(2, Named("plan")); // a site that nobody has retained yet
-  sites.release(2, 0, 0);
+  sites.release(2, 0);
   CHECK_EQ(sites.holders(2), uint64_t{0});
   CHECK(!sites.any_dying());
   CHECK(sites.plan(2) != nullptr);
@@ -169,7 +159,7 @@ TEST(test_release_without_a_holder) {
 // A release of a site that is not known, or forgotten, changes nothing.
 TEST(test_release_of_an_unknown_site) {
   Sites sites;
-  sites.release(1, 0, 0);
+  sites.release(1, 0);
   CHECK(!sites.any_dying());
   CHECK_EQ(sites.holders(1), uint64_t{0});
 }
@@ -184,8 +174,8 @@ TEST(test_plan_outlives_its_site_with_whom_it_serves) {
   sites.set_plan(1, Named("new"));
   const auto current = sites.plan(1);
   CHECK(current->pieces.at(0).literal == "new");
-  sites.release(1, 0, 0);
-  CHECK_SEEN(Forgotten(sites, kNoneOpen, 0), {"1"});
+  sites.release(1, 0);
+  CHECK_SEEN(Forgotten(sites, kNoneOpen), {"1"});
   CHECK(old->pieces.at(0).literal == "old");
   CHECK(current->pieces.at(0).literal == "new");
 }

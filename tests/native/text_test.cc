@@ -121,8 +121,7 @@ TEST(test_lanes_that_have_the_effect) {
   CHECK(text == "0,0: 100,2: 101,0: 201,2: 20");
   CHECK(ends == (std::vector<size_t>{7, 14, 21, 28}));
   plan.lanes = {2, 0};
-  FormatLanes(text, plan, reinterpret_cast<const std::byte *>(payload.data()), PrintOptions{},
-              [] { CHECK(false); });
+  FormatLanes(text, plan, reinterpret_cast<const std::byte *>(payload.data()), PrintOptions{}, [] { CHECK(false); });
 }
 
 TEST(test_equal_options_have_one_number) {

@@ -60,34 +60,29 @@ TEST(test_open_wakes_the_drain) {
   host.join();
 }
 
-// So does an untracked record, which Python sees or native code formats.
-TEST(test_untracked_record_wakes_the_drain) {
-  for (bool text : {true, false}) {
-    World world;
-    if (text) world.show_text();
-    constexpr uint64_t kRecords = 100;
-    std::mutex mutex;
-    std::condition_variable left;
-    uint64_t records_left = 0;
-    std::thread host([&] {
-      for (uint64_t i = 0; i < kRecords; ++i) {
-        CHECK(world.untracked(i % 3 != 0, 8));
-        std::unique_lock lock(mutex);
-        left.wait(lock, [&] { return records_left > i; });
-      }
-    });
-    while (world.untracked_seen < kRecords) {
-      const Batch batch = world.play(std::chrono::hours(1));
-      CHECK_EQ(batch.untracked_released + batch.untracked_in_run, world.untracked_seen);
-      if (text) CHECK_EQ(batch.untracked_released, world.untracked_seen);
-      {
-        std::lock_guard lock(mutex);
-        records_left = world.untracked_seen;
-      }
-      left.notify_one();
+// So does a plain effect, whose epoch is opened when it is published.
+TEST(test_plain_effect_wakes_the_drain) {
+  World world;
+  constexpr uint64_t kEffects = 100;
+  std::mutex mutex;
+  std::condition_variable left;
+  uint64_t effects_left = 0;
+  std::thread host([&] {
+    for (uint64_t i = 0; i < kEffects; ++i) {
+      CHECK(world.plain(i % 3 != 0, 8));
+      std::unique_lock lock(mutex);
+      left.wait(lock, [&] { return effects_left > i; });
     }
-    host.join();
+  });
+  while (world.plain_seen < kEffects) {
+    world.play(std::chrono::hours(1));
+    {
+      std::lock_guard lock(mutex);
+      effects_left = world.plain_seen;
+    }
+    left.notify_one();
   }
+  host.join();
 }
 
 // A producer that finds its ring full wakes the drain, though no program is open: here an ended program's late records.
@@ -118,8 +113,7 @@ TEST(test_half_full_ring_wakes_the_drain) {
   std::thread late([&] {
     constexpr size_t kRecord = 128;
     for (uint64_t i = 1; i <= 50 * kSmallest / kRecord; ++i) {
-      Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 0),
-              kRecord - sizeof(RecordHeader) - sizeof(Preface));
+      Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 0), kRecord - sizeof(RecordHeader) - sizeof(Preface));
       if (i % (kSmallest / 2 / kRecord) != 0) continue;
       while (discarded.load() < i) std::this_thread::yield();
     }
@@ -131,16 +125,17 @@ TEST(test_half_full_ring_wakes_the_drain) {
   CHECK_EQ(world.publisher.stats.waited.load(), uint64_t{0});
 }
 
-// A resumption is progress: it wakes the drain, and who waits for untracked records hears of it by a batch of its own.
+// A resumption wakes the drain, and what waited for it leaves.
 TEST(test_resume_wakes_the_drain) {
   for (int i = 0; i < 100; ++i) {
     World world;
-    const bool ordered = i % 2 == 0; // and holds something, or not
-    InThread([&] { CHECK(world.untracked(ordered, 8, static_cast<uint16_t>(i % 4 < 2 ? kCallback : 0))); });
+    for (uint32_t reply : {1u, 2u}) InThread([&] { CHECK(world.plain(true, 8, kCallback, reply)); });
     const Batch batch = world.step();
-    CHECK_EQ(batch.untracked_released, uint64_t{0});
+    CHECK_SEEN(Items(batch), {"plain.0:c0"});
     std::thread host([&] { world.resume(batch); });
-    CHECK_EQ(world.step(std::chrono::hours(1)).untracked_released, uint64_t{1});
+    Batch next = world.step(std::chrono::hours(1));
+    while (next.items.empty()) next = world.step(std::chrono::hours(1));
+    CHECK_SEEN(Items(next), {"plain.1:c0"});
     host.join();
   }
 }

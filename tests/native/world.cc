@@ -96,9 +96,8 @@ void ForEachRecord(const Item &item, const std::function<void(const RecordHeader
 std::vector<std::string> Items(const Batch &batch) {
   std::vector<std::string> items;
   for (const Item &item : batch.items) {
-    std::string one = item.info.thread == kUntrackedThread
-                          ? "untracked:"
-                          : std::to_string(item.info.thread) + "." + std::to_string(item.info.epoch) + ":";
+    const std::string of = item.info.thread == kPlainThread ? "plain" : std::to_string(item.info.thread);
+    std::string one = of + "." + std::to_string(item.info.epoch) + ":";
     const auto add = [&](const char *marks, uint32_t index) {
       one += std::string(one.back() == ':' ? "" : ",") + marks + std::to_string(index);
     };
@@ -184,22 +183,20 @@ uint64_t World::show_text() {
   return kSink;
 }
 
-bool World::untracked(bool ordered, size_t size, uint16_t flags, uint32_t reply) {
-  const Token place = publisher.next_untracked_token(ordered);
-  if (!Publish(publisher, ordered ? Kind::kOrdered : Kind::kUnordered, place, size, flags, reply)) return false;
-  drain.note_untracked_published();
-  return true;
+bool World::plain(bool ordered, size_t size, uint16_t flags, uint32_t reply) {
+  const Token token = MakeToken(kPlainThread, 0, drain.open(kPlainThread, 0), 0);
+  const Kind kind = ordered ? Kind::kOrdered : Kind::kUnordered;
+  const bool published = Publish(publisher, kind, token, size, flags, reply);
+  Close(publisher, kPlainThread, token.epoch, {{0, ordered ? 1 : 0}});
+  return published;
 }
 
 Batch World::step(std::chrono::milliseconds patience) {
   Batch batch = drain.next_batch(patience);
   bool runs = false;
-  bool ordered = false;
-  uint64_t untracked_in_run = 0;
   for (const Item &item : batch.items) {
     runs = runs || item.kind != ItemKind::kText;
     if (runs) CHECK_EQ(item.info.thread, batch.run);
-    if (runs && item.info.thread == kUntrackedThread) untracked_in_run += item.count;
     if (item.kind == ItemKind::kText) {
       ForEachLine(item, [&](const Preface &preface) {
         const Token token{preface.stream, preface.epoch, 0, preface.index};
@@ -208,19 +205,12 @@ Batch World::step(std::chrono::milliseconds patience) {
       continue;
     }
     ForEachRecord(item, [&](const RecordHeader &header, const std::string &payload) {
-      ordered = ordered || header.kind == Kind::kOrdered;
       CheckPayload(header, payload);
       if (header.reply != 0) ++awaited_seen;
       see(item, header.kind, header.token);
     });
   }
   CHECK_EQ(runs, batch.run != Batch::kNoRun);
-  CHECK_EQ(batch.ordered_run, ordered);
-  CHECK_EQ(batch.untracked_in_run, untracked_in_run);
-  if (batch.run == kUntrackedThread)
-    CHECK_EQ(batch.suspended(), ordered ? kUntrackedThread : kNoThread);
-  else
-    CHECK_EQ(batch.suspended(), batch.run);
   for (const Finished &one : batch.finished) {
     Seen &seen = seen_of(one.thread);
     CHECK_EQ(one.epoch, seen.ended);
@@ -232,7 +222,7 @@ Batch World::step(std::chrono::milliseconds patience) {
 
 void World::resume(const Batch &batch) {
   CHECK(batch.run != Batch::kNoRun);
-  drain.resume(batch.suspended(), batch.untracked_in_run);
+  drain.resume(batch.run);
 }
 
 Batch World::play(std::chrono::milliseconds patience) {
@@ -248,16 +238,13 @@ void World::until_finished(size_t epochs) {
 
 void World::check_nothing_lost(uint64_t attempts) {
   CHECK_EQ(publisher.stats.released.load() + publisher.stats.dropped.load(), attempts);
-  CHECK_EQ(ordered_seen + unordered_seen + untracked_seen, publisher.stats.released.load());
+  CHECK_EQ(ordered_seen + unordered_seen, publisher.stats.released.load());
 }
 
 void World::see(const Item &item, Kind kind, const Token &token) {
   const uint32_t thread = ThreadOf(token);
   CHECK_EQ(item.info.thread, thread);
-  if (thread == kUntrackedThread) {
-    ++untracked_seen;
-    return;
-  }
+  if (thread == kPlainThread) ++plain_seen;
   if (item.kind != ItemKind::kText) CHECK_EQ(item.info.epoch, token.epoch); // a text may be of several
   Seen &seen = seen_of(thread);
   CHECK(token.epoch >= seen.ended);
@@ -277,10 +264,7 @@ void World::see(const Item &item, Kind kind, const Token &token) {
   ++ordered_seen;
 }
 
-World::Seen &World::seen_of(uint32_t thread) {
-  if (threads_.size() <= thread) threads_.resize(thread + 1);
-  return threads_[thread];
-}
+World::Seen &World::seen_of(uint32_t thread) { return threads_[thread]; }
 
 Batch DuringScan(World &world, const std::function<void()> &first, const std::function<void()> &second,
                  const std::function<void()> &behind, const std::function<void()> &before) {

@@ -39,15 +39,15 @@ void Close(Publisher &publisher, uint32_t thread, uint32_t epoch,
 
 // The plan with which native code formats such records: a line each, long enough that many fill a batch.
 constexpr char kLine[] = "size, stream, epoch, index and kind of a record:";
-constexpr uint64_t kSink = 1; // that of untracked records, too
+constexpr uint64_t kSink = 1;
 Plan LinePlan();
 
 // Calls `visit(preface)` for every record that a text stands for, which LinePlan() formatted.
 void ForEachLine(const Item &item, const std::function<void(const Preface &)> &visit);
 // A batch's items, one string each: "thread.epoch:indices" of records that came together, "large" or "text" before it
-// where it is that; before an index "c" if it is a callback's and "u" if it is unordered. Untracked records have no
-// epoch: "untracked:indices". A text's epoch is that of its first record; of one that another plan made than LinePlan()
-// there is only the number of its records.
+// where it is that; before an index "c" if it is a callback's and "u" if it is unordered. The plain
+// stream is "plain" in place of a thread. A text's epoch is that of its first record; of one that another plan made
+// than LinePlan() there is only the number of its records.
 std::vector<std::string> Items(const Batch &batch);
 std::vector<std::string> Ends(const Batch &batch);
 
@@ -74,12 +74,12 @@ class World {
 public:
   explicit World(WhenFull when_full = WhenFull::kWait, size_t ring_bytes = kSmallest);
 
-  // From now on native code formats the records that are not of callbacks, those of the programs that are opened with
-  // the returned sink and untracked ones.
+  // From now on native code formats the records that are not of callbacks of the programs that are opened with the
+  // returned sink.
   uint64_t show_text();
 
-  // Publishes an untracked record, as handlers do.
-  bool untracked(bool ordered, size_t size, uint16_t flags = 0, uint32_t reply = 0);
+  // Publishes a plain effect, as handlers do.
+  bool plain(bool ordered, size_t size, uint16_t flags = 0, uint32_t reply = 0);
 
   // Takes one batch and checks it: payloads are whole, every thread's records come by epoch, domain and index, nothing
   // follows the end of its epoch, and ends come in order. From the first record for Python on, all is of one thread,
@@ -101,7 +101,7 @@ public:
   size_t finished = 0;
   uint64_t ordered_seen = 0;
   uint64_t unordered_seen = 0;
-  uint64_t untracked_seen = 0;
+  uint64_t plain_seen = 0;   // of those: plain ones
   uint64_t awaited_seen = 0; // records that somebody waits for
 
 private:
@@ -113,7 +113,7 @@ private:
   void see(const Item &item, Kind kind, const Token &token);
   Seen &seen_of(uint32_t thread);
 
-  std::vector<Seen> threads_;
+  std::map<uint32_t, Seen> threads_;
 };
 
 // Two threads publish, `first` and `second`, and the drain takes a batch. After it has taken what is in the first one's

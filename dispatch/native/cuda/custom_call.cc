@@ -39,7 +39,7 @@ std::string PublishMessages(const LoadedCall &call, XLA_FFI_CallFrame *frame, in
       DeviceToken own = operands == nullptr ? DeviceToken{} : LoadToken(operands[0]);
       for (const Message &message : messages)
         if (operands == nullptr)
-          site->publish_untracked(device, message.level, message.text);
+          site->publish_plain(device, message.level, message.text);
         else
           site->publish(own, device, message.level, message.text);
     };

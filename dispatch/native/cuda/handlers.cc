@@ -161,24 +161,24 @@ ffi::Error Skip(int64_t count, bool, int32_t device, Stream stream, ffi::Remaini
 ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); }
 
 // (*operands) -> nothing, or with the runtime's own token in and out.
-ffi::Error Untracked(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream,
-                     ffi::RemainingArgs operands, ffi::RemainingRets) {
+ffi::Error Plain(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream, ffi::RemainingArgs operands,
+                 ffi::RemainingRets) {
   return Guard(loaded->not_recorded, [&] {
     LaunchAll(&LaunchByHostFunction, stream, operands, loaded->site->ordered() ? 1 : 0,
               [site = loaded->site, device](const Span *spans, size_t count) {
                 host_failures().run(nullptr, kEffectLost, [&] {
-                  PublishUntracked(site->site, site->ordered(), device, spans, count, site->flags);
+                  PublishPlain(site->site, site->ordered(), device, spans, count, site->flags);
                 });
               });
   });
 }
 
-// As `Untracked`, with results.
-ffi::Error UntrackedCall(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream,
-                         ffi::RemainingArgs args, ffi::RemainingRets rets) {
+// As `Plain`, with results.
+ffi::Error PlainCall(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream, ffi::RemainingArgs args,
+                     ffi::RemainingRets rets) {
   return AwaitCall(*loaded, stream, args, loaded->site->ordered() ? 1 : 0, rets,
                    [site = loaded->site, device](const Span *operands, size_t count, Replies::Waiter waiter) {
-                     PublishUntrackedCall(*site, device, operands, count, std::move(waiter));
+                     PublishPlainCall(*site, device, operands, count, std::move(waiter));
                    });
 }
 
@@ -200,12 +200,12 @@ ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadSite(const ffi::Dictionary &at
 ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadCounted(ffi::Dictionary attributes) {
   return LoadSite(attributes, true);
 }
-ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadUntracked(ffi::Dictionary attributes) {
+ffi::ErrorOr<std::unique_ptr<LoadedCudaSite>> LoadPlain(ffi::Dictionary attributes) {
   return LoadSite(attributes, false);
 }
 
 XLA_FFI_DEFINE_HANDLER(kLoadCounted, LoadCounted, ffi::Ffi::BindInstantiate().Attrs());
-XLA_FFI_DEFINE_HANDLER(kLoadUntracked, LoadUntracked, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(kLoadPlain, LoadPlain, ffi::Ffi::BindInstantiate().Attrs());
 XLA_FFI_DEFINE_HANDLER(kPrepare, Prepare,
                        ffi::Ffi::BindInitialize().Ctx<ffi::PlatformStream<Stream>>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets(),
@@ -229,8 +229,8 @@ XLA_FFI_Error *Load(XLA_FFI_CallFrame *frame) {
                              .RemainingRets())
 EFFECTS_DEFINE_HANDLER_OF_SITE(kRecord, Record);
 EFFECTS_DEFINE_HANDLER_OF_SITE(kCall, Call);
-EFFECTS_DEFINE_HANDLER_OF_SITE(kUntracked, Untracked);
-EFFECTS_DEFINE_HANDLER_OF_SITE(kUntrackedCall, UntrackedCall);
+EFFECTS_DEFINE_HANDLER_OF_SITE(kPlain, Plain);
+EFFECTS_DEFINE_HANDLER_OF_SITE(kPlainCall, PlainCall);
 #undef EFFECTS_DEFINE_HANDLER_OF_SITE
 
 XLA_FFI_DEFINE_HANDLER(kClose, Close,
@@ -265,11 +265,11 @@ const std::vector<Handler> &handlers() {
         {kLeaveTarget, kRun, pointer(kLeave)},
         {kSkipTarget, kRun, pointer(kSkip)},
         {kAfterTarget, kRun, pointer(kAfter)},
-        {kUntrackedTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
-        {kUntrackedTarget, kRun, pointer(kUntracked)},
-        {kUntrackedCallTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
-        {kUntrackedCallTarget, kRun, pointer(kUntrackedCall)},
-        {kBeginTarget, kOnLoad, pointer(&Load<kLoadUntracked>)},
+        {kPlainTarget, kOnLoad, pointer(&Load<kLoadPlain>)},
+        {kPlainTarget, kRun, pointer(kPlain)},
+        {kPlainCallTarget, kOnLoad, pointer(&Load<kLoadPlain>)},
+        {kPlainCallTarget, kRun, pointer(kPlainCall)},
+        {kBeginTarget, kOnLoad, pointer(&Load<kLoadPlain>)},
     };
     for (const Handler &handler : OperationHandlers()) handlers->push_back(handler);
     return handlers;

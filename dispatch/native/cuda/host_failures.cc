@@ -48,7 +48,7 @@ void HostFailures::taken() {
 }
 
 void HostFailures::note(const Span *token, const Said &said, const char *why) noexcept {
-  Program program{kUntrackedThread, 0};
+  Program program{kPlainThread, 0};
   try {
     if (token != nullptr) {
       const Token lost = LoadToken(*token).token;
@@ -61,13 +61,13 @@ void HostFailures::note(const Span *token, const Said &said, const char *why) no
     std::lock_guard lock(mutex_);
     if (!is_known && failures_.size() < kMost)
       failures_.push_back({program.thread, program.epoch, std::string(said.before) + why + said.behind});
-    if (!is_known && program.thread != kUntrackedThread) failed_.push_back(program);
+    if (!is_known && program.thread != kPlainThread) failed_.push_back(program);
     if (failed_.size() > kMost) failed_.pop_front();
   } catch (const std::exception &) { // there is no memory to say it
   }
   // Only now: the program ends by this, and whoever waits for it asks what has failed.
   try {
-    if (program.thread != kUntrackedThread) {
+    if (program.thread != kPlainThread) {
       operations().fail(program, why);
       drain().fail(program.thread, program.epoch);
     }

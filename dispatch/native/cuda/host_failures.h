@@ -27,7 +27,7 @@ inline constexpr Said kOperationFailed{
     "An asynchronous operation failed when the device had come to it: ",
     " The program has gone on with zeros in its place, and its effects after that are lost."};
 
-// Of the program with this number; of no known program if the thread is `kUntrackedThread`.
+// Of the program with this number; of no known program if the thread is `kPlainThread`.
 struct HostFailure {
   uint32_t thread, epoch;
   std::string text;

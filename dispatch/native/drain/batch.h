@@ -30,15 +30,10 @@ struct Batch {
   // Epochs that have ended: everything of theirs is in this batch or an earlier one.
   std::vector<Finished> finished;
   std::vector<uint64_t> forgotten; // sites of which no record will come
-  uint64_t untracked_released = 0; // untracked records that have been replayed once this batch has
-  uint64_t untracked_in_run = 0;   // and how many more once those have been replayed and the run's thread is resumed
-  uint32_t run = kNoRun;           // the thread of whose programs this batch has records for Python
-  bool ordered_run = false;        // whether one of them is ordered
+  uint32_t run = kNoRun; // the thread of whose programs this batch has records for Python: suspended while they run
   bool stopped = false;
 
   bool has_run() const { return run != kNoRun; }
-  // The thread that is suspended while they run, and to be resumed. Untracked records wait for an ordered one only.
-  uint32_t suspended() const { return run == kUntrackedThread && !ordered_run ? kNoThread : run; }
 };
 
 } // namespace effects

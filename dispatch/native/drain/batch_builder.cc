@@ -41,7 +41,6 @@ void BatchBuilder::begin(Batch &batch) {
     }
     if (item.kind != ItemKind::kText && !batch.has_run()) begin_run(batch, item.info.thread);
     if (item.reply != 0) close_run();
-    count_untracked_of(batch, item.info, item.count);
     batch.items.push_back(std::move(item));
   }
   carried_ = std::move(rest);
@@ -51,7 +50,7 @@ void BatchBuilder::end(const Batch &batch) {
   if (!batch.has_run()) return;
   run_closed_ = false;
   order_.lift_restriction();
-  order_.suspend(batch.suspended());
+  order_.suspend(batch.run);
 }
 
 void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
@@ -59,13 +58,10 @@ void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&p
   const bool callback = (header.flags & kCallback) != 0;
   const bool native = !callback && info.sink != 0 && !python_sees_all_.load(std::memory_order_relaxed);
   const Plan *const plan = native ? plan_of(header.site) : nullptr;
-  if (plan == nullptr) { // handlers, like callbacks, are functions of the user's
-    if (!batch.has_run()) begin_run(batch, info.thread);
-    if (header.kind == Kind::kOrdered) batch.ordered_run = true;
-  }
+  // Handlers, like callbacks, are functions of the user's.
+  if (plan == nullptr && !batch.has_run()) begin_run(batch, info.thread);
   // The functions of one thread must not delay the records of another: what is unordered goes into the next batch.
   const bool carry = must_carry(batch, info.thread);
-  if (!carry) count_untracked_of(batch, info, 1);
   auto &items = carry ? carried_ : batch.items;
   if (plan != nullptr && (payload.block || !FollowsRecords(items, info)))
     append_text(items, *plan, header.site, payload, info);
@@ -130,11 +126,6 @@ void BatchBuilder::close_run() {
 
 bool BatchBuilder::must_carry(const Batch &batch, uint32_t thread) const {
   return batch.has_run() && (run_closed_ || batch.run != thread);
-}
-
-void BatchBuilder::count_untracked_of(Batch &batch, const EpochInfo &info, uint64_t count) {
-  if (info.thread == kUntrackedThread)
-    (batch.run == kUntrackedThread ? batch.untracked_in_run : untracked_released_) += count;
 }
 
 const Plan *BatchBuilder::plan_of(uint64_t site) {

@@ -39,17 +39,12 @@ public:
   bool is_closed() const { return run_closed_; }
   bool has_carried() const { return !carried_.empty(); }
 
-  // How many untracked records have been replayed, once the batches so far have been.
-  uint64_t untracked_released() const { return untracked_released_; }
-  void count_untracked(uint64_t count) { untracked_released_ += count; }
-
 private:
   static constexpr size_t kBatchBytes = size_t{1} << 18;
 
   void begin_run(Batch &batch, uint32_t thread);
   void close_run();
   bool must_carry(const Batch &batch, uint32_t thread) const;
-  void count_untracked_of(Batch &batch, const EpochInfo &info, uint64_t count);
   void append_text(std::vector<Item> &items, const Plan &plan, uint64_t site, const Payload &payload,
                    const EpochInfo &info);
   void append_record(std::vector<Item> &items, const RecordHeader &header, Payload &&payload, const EpochInfo &info);
@@ -63,7 +58,6 @@ private:
   std::vector<Item> carried_; // for the next batch
   bool run_closed_ = false;
   size_t bytes_ = 0;
-  uint64_t untracked_released_ = 0;
   uint64_t last_site_ = 0;
   std::shared_ptr<const Plan> last_plan_;
 };

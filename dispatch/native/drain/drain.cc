@@ -20,11 +20,6 @@ constexpr std::chrono::microseconds kPace{10000};
 constexpr std::chrono::milliseconds kKeepsBlocks{3000};
 constexpr std::chrono::hours kForEver{24};
 
-// Whether note_untracked_published() counts it.
-bool IsUntracked(const RecordHeader &header) {
-  return ThreadOf(header.token) == kUntrackedThread && !IsMarker(header.kind);
-}
-
 bool HasLargeBlocks() {
   const LargeBlocks blocks = CountLargeBlocks();
   return blocks.used + blocks.kept != 0; // one that is in use may be kept while the leader sleeps
@@ -52,8 +47,7 @@ void Drain::lose(uint32_t thread, uint32_t epoch, int32_t device) {
 
 void Drain::release_site(uint64_t site) {
   if (publisher_.refuses()) return; // a thread that is not in this process may have a lock
-  sites_.release(site, publisher_.dispatches.load(std::memory_order_relaxed),
-                 publisher_.untracked_published.load(std::memory_order_acquire));
+  sites_.release(site, publisher_.dispatches.load(std::memory_order_relaxed));
   inbox_.knock();
 }
 
@@ -61,21 +55,16 @@ void Drain::fail_replies(const std::string &why) {
   for (const uint32_t number : replies_.open()) replies_.fail(number, why);
 }
 
-void Drain::note_untracked_published() {
-  publisher_.untracked_published.fetch_add(1, std::memory_order_release);
-  inbox_.knock();
-}
-
 // The leader's
 
-Batch Drain::next_batch(std::chrono::milliseconds patience, const std::function<void()> &before_untracked) {
+Batch Drain::next_batch(std::chrono::milliseconds patience) {
   Batch batch;
   builder_.begin(batch);
   wake_up_.pace(last_batch_ + kPace);
   const auto start = steady_clock::now();
   auto pause = kFirstPause;
   for (;;) {
-    const bool progress = collect(batch, before_untracked);
+    const bool progress = collect(batch);
     last_batch_ = steady_clock::now();
     builder_.end(batch);
     if (progress || batch.stopped) return batch;
@@ -93,13 +82,13 @@ Batch Drain::next_batch(std::chrono::milliseconds patience, const std::function<
 }
 
 // Puts into the batch what can leave. Returns whether there is anything to tell the host.
-bool Drain::collect(Batch &batch, const std::function<void()> &before_untracked) {
+bool Drain::collect(Batch &batch) {
   const auto release = [&](const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
     builder_.release(batch, header, std::move(payload), info);
   };
   for (bool again = true; again && !builder_.is_full();) {
     bool moved = false;
-    if (!scan(batch, before_untracked, moved)) break; // the batch is full: the next call goes on with this scan
+    if (!scan(batch, moved)) break; // the batch is full: the next call goes on with this scan
     again = order_.advance(release, batch.finished) || moved;
     if (builder_.is_closed()) break; // somebody waits for what is here
   }
@@ -107,34 +96,24 @@ bool Drain::collect(Batch &batch, const std::function<void()> &before_untracked)
   parking_.adapt(publisher_.ring_bytes.load(std::memory_order_relaxed), scans_);
   parking_.relax_stuck_regions();
   if (!batch.has_run() && !order_.any_suspended() && sites_.any_dying())
-    batch.forgotten = sites_.forget(order_.oldest_open(), builder_.untracked_released());
-  batch.untracked_released = builder_.untracked_released();
+    batch.forgotten = sites_.forget(order_.oldest_open());
   batch.stopped = wake_up_.stopped();
-  return !batch.items.empty() || !batch.finished.empty() || !batch.forgotten.empty() || std::exchange(resumed_, false);
+  return !batch.items.empty() || !batch.finished.empty() || !batch.forgotten.empty();
 }
 
-// Whether nothing is under way, so that the leader may sleep: from here on an `open` and an untracked record wake it.
-// It must not sleep on a parked record, which waits for one ahead of it: if that one is dropped, nothing wakes the
-// leader.
+// Whether nothing is under way, so that the leader may sleep: from here on an `open` wakes it. It must not sleep on a
+// parked record, which waits for one ahead of it: if that one is dropped, nothing wakes the leader.
 //
-// Nor while a program waits for a function, which may wait for that program: the host looks whether it does. A program
-// that JAX dispatched has no epoch to say so. Its record comes after it has asked, and wakes the leader.
+// Nor while a program waits for a function, which may wait for that program: the host looks whether it does.
 bool Drain::fall_asleep() {
   if (replies_.any_open()) return false;
-  return inbox_.try_to_sleep([&] {
-    return order_.open_epochs() == 0 && order_.parked_bytes() == 0 && !builder_.has_carried() &&
-           publisher_.untracked_published.load(std::memory_order_acquire) == untracked_taken_;
-  });
+  return inbox_.try_to_sleep(
+      [&] { return order_.open_epochs() == 0 && order_.parked_bytes() == 0 && !builder_.has_carried(); });
 }
 
 void Drain::read_inbox() {
-  const std::vector<Notice> &notices = inbox_.read();
-  // A program that was announced after an untracked record was published comes after it. Looking first would miss it:
-  //   1. The leader looks: there is no untracked record.
-  //   2. One is published, and then a program is dispatched.
-  //   3. The leader reads of the program, which need not wait for untracked records as far as it knows.
-  if (publisher_.untracked_published.load(std::memory_order_acquire) != 0) order_.expect_untracked();
-  for (const Notice &notice : notices) {
+  order_.set_time(steady_clock::now());
+  for (const Notice &notice : inbox_.read()) {
     switch (notice.what) {
     case Notice::kOpen:
       order_.open(notice.info, notice.number);
@@ -153,28 +132,24 @@ void Drain::read_inbox() {
       break;
     case Notice::kLetGo:
       order_.let_go(notice.info.thread);
-      resumed_ = true;
       break;
     case Notice::kResume:
       order_.resume(notice.info.thread);
-      builder_.count_untracked(notice.number);
-      resumed_ = true;
       break;
     case Notice::kNest:
       order_.nest(notice.info.thread);
       break;
     }
   }
-  order_.set_untracked_awaited(wake_up_.has_nested_barriers());
 }
 
 // Takes what is in the rings, in all of them and to their ends: ReleaseOrder counts on that, and no fast producer may
 // keep us from the others. A batch that is full interrupts a scan between two rings. Returns whether the scan is
 // over; sets `moved` when anything was taken.
-bool Drain::scan(Batch &batch, const std::function<void()> &before_untracked, bool &moved) {
+bool Drain::scan(Batch &batch, bool &moved) {
   read_inbox();
   const bool over = publisher_.for_each_ring([&](ProducerRing &ring) {
-    scan_ring(batch, ring, before_untracked, moved);
+    scan_ring(batch, ring, moved);
     return !builder_.is_full();
   });
   // With no lock held: it may run the rest of a program.
@@ -189,24 +164,12 @@ bool Drain::scan(Batch &batch, const std::function<void()> &before_untracked, bo
 //   2. The host announces a program, which is dispatched and publishes.
 //   3. The drain finds the program's record, or that one was dropped, and knows no such epoch.
 // So what is not known has the inbox read again, before it is given up as an ended program's.
-//
-// Which text of untracked records Python must write depends on what `sys.stdout` was when their program was called.
-// Looking at any other moment would miss it:
-//   1. The leader looks at `sys.stdout`.
-//   2. The user sets it, and calls a program, which publishes.
-//   3. The leader takes the record, and formats it for the output that was there before.
-// So the end of the ring is read first, then `sys.stdout`, and no record behind that end is taken. A record in the ring
-// that is not counted yet stays there for the next scan.
-void Drain::scan_ring(Batch &batch, ProducerRing &ring, const std::function<void()> &before_untracked, bool &moved) {
+void Drain::scan_ring(Batch &batch, ProducerRing &ring, bool &moved) {
   const uint64_t end = ring.ring.end();
-  const bool untracked = publisher_.untracked_published.load(std::memory_order_acquire) != untracked_taken_;
-  if (untracked) before_untracked();
   std::unique_lock consumer(ring.consumer);
   if (ring.has_side()) {
     read_inbox();
     const ProducerRing::Side side = ring.take_side();
-    untracked_taken_ += side.untracked_dropped;
-    builder_.count_untracked(side.untracked_dropped);
     for (const DropRange &range : side.drops) order_.accept_drop(range);
     for (const auto &record : side.kept) accept(batch, record.data());
     moved = true;
@@ -216,7 +179,6 @@ void Drain::scan_ring(Batch &batch, ProducerRing &ring, const std::function<void
   const bool taken = ring.ring.take(end, [&](const std::byte *record) {
     RecordHeader header;
     std::memcpy(&header, record, sizeof header);
-    if (!untracked && IsUntracked(header)) return false;
     if (!order_.knows(header)) read_inbox();
     if (!parking_.admits(header)) {
       if (!std::exchange(stalled, true)) parking_.note_stalled(ThreadOf(header.token), scans_);
@@ -240,7 +202,6 @@ void Drain::accept(Batch &batch, const std::byte *record) {
     payload.block = publisher_.take_large(header, payload.data);
     payload.data = payload.block.get();
   }
-  if (IsUntracked(header)) ++untracked_taken_;
   const bool wanted =
       order_.accept(header, std::move(payload), [&](const RecordHeader &left, Payload &&bytes, const EpochInfo &info) {
         builder_.release(batch, left, std::move(bytes), info);

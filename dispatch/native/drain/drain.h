@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -45,8 +44,8 @@ public:
   void forget(uint32_t thread) { inbox_.forget(thread); }
   // Host: a thread has its number.
   void number_anew(uint32_t thread) { inbox_.number_anew(thread, publisher_.dispatches); }
-  // Host: a batch's records for Python have been replayed, `untracked` of them untracked.
-  void resume(uint32_t thread, uint64_t untracked) { inbox_.post({Notice::kResume, {thread, 0, 0}, untracked}); }
+  // Host: a batch's records for Python have been replayed.
+  void resume(uint32_t thread) { inbox_.post({Notice::kResume, {thread, 0, 0}, 0}); }
   // Host: nothing of this stream that has an order leaves until it is let go.
   void hold(uint32_t thread) { inbox_.post({Notice::kHold, {thread, 0, 0}, 0}); }
   void let_go(uint32_t thread) { inbox_.post({Notice::kLetGo, {thread, 0, 0}, 0}); }
@@ -59,26 +58,18 @@ public:
   // Nothing drains any more: whatever still waits for an answer gets an error.
   void fail_replies(const std::string &why);
 
-  // Called by a handler after it published a record that no `open` announced.
-  void note_untracked_published();
+  // How many plain epochs have been opened: the number of the next one.
+  uint32_t plain_opened() { return inbox_.next_epoch(kPlainThread); }
 
   // Leader: everything that can leave now. Waits for something to, but not longer than `patience` while programs are
-  // running; for as long as it takes while none are. `before_untracked` is called when untracked records may be in a
-  // ring, with no lock held, and before these are taken: it may call show_python(), as `sys.stdout` is now.
-  Batch next_batch(std::chrono::milliseconds patience, const std::function<void()> &before_untracked = [] {});
-
-  // Leader: see ReleaseOrder.
-  bool is_asked_held_up() const { return order_.is_asked_held_up(); }
-  void let_asked_pass(uint32_t thread) { order_.let_asked_pass(thread); }
-  // Whether a program waits for an answer, and an untracked record for programs that were dispatched before it.
-  bool is_untracked_held_up() const { return order_.is_untracked_held_up() && replies_.any_open(); }
-  void let_untracked_pass() { order_.let_untracked_pass(); }
+  // running; for as long as it takes while none are.
+  Batch next_batch(std::chrono::milliseconds patience);
 
 private:
   void read_inbox();
-  bool collect(Batch &batch, const std::function<void()> &before_untracked);
-  bool scan(Batch &batch, const std::function<void()> &before_untracked, bool &moved);
-  void scan_ring(Batch &batch, ProducerRing &ring, const std::function<void()> &before_untracked, bool &moved);
+  bool collect(Batch &batch);
+  bool scan(Batch &batch, bool &moved);
+  void scan_ring(Batch &batch, ProducerRing &ring, bool &moved);
   void accept(Batch &batch, const std::byte *record);
   bool fall_asleep();
 
@@ -92,8 +83,6 @@ private:
   ReleaseOrder order_;
   BatchBuilder builder_;
   Parking parking_;
-  bool resumed_ = false; // since the last batch
-  uint64_t untracked_taken_ = 0;
   std::vector<uint32_t> late_; // numbers of replies that fail after the scan
   uint64_t scans_ = 0;         // that are over
   std::chrono::steady_clock::time_point last_batch_{};

@@ -17,6 +17,11 @@ void Inbox::number_anew(uint32_t thread, uint64_t dispatches) {
   next_epoch_[thread] = static_cast<uint32_t>(dispatches);
 }
 
+uint32_t Inbox::next_epoch(uint32_t thread) {
+  std::lock_guard lock(mutex_);
+  return next_epoch_[thread];
+}
+
 void Inbox::post(const Notice &notice) {
   bool slept;
   {

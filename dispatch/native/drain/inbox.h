@@ -16,9 +16,7 @@ namespace effects {
 struct Notice {
   enum What { kOpen, kFail, kLose, kForget, kHold, kLetGo, kResume, kNest } what;
   EpochInfo info;
-  // Of the dispatch that is opened; of the device that has failed; how many untracked records have been replayed with
-  // what is resumed.
-  uint64_t number;
+  uint64_t number; // of the dispatch that is opened; of the device that has failed
 };
 
 class Inbox {
@@ -34,6 +32,7 @@ public:
   // A thread has the number of a forgotten one, of which devices may still know epochs. None of these has the number of
   // an epoch from now on, as a thread has had no more dispatches than all threads together.
   void number_anew(uint32_t thread, uint64_t dispatches);
+  uint32_t next_epoch(uint32_t thread);
   void post(const Notice &notice);
   // There is news, of which nothing need be said.
   void knock();

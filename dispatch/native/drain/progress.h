@@ -3,7 +3,6 @@
 // Any thread may call everything here.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -13,19 +12,20 @@ namespace effects {
 
 class Progress {
 public:
-  // The drain: epochs have ended, or untracked records have been replayed, so many by now.
-  void advance(uint64_t untracked_released) {
+  // The drain: epochs have ended, so many of them plain ones.
+  void advance(uint32_t plain) {
     {
       std::lock_guard lock(mutex_);
-      untracked_released_ = std::max(untracked_released_, untracked_released);
+      plain_ended_ += plain;
       ++steps_;
     }
     advanced_.notify_all();
   }
 
-  uint64_t untracked_released() {
+  // Whether so many plain epochs have ended.
+  bool plain_has_ended(uint32_t count) {
     std::lock_guard lock(mutex_);
-    return untracked_released_;
+    return static_cast<int32_t>(plain_ended_ - count) >= 0;
   }
 
   // How often the drain has advanced. Who waits for something asks this first and looks then. The other way round:
@@ -46,7 +46,7 @@ private:
   std::mutex mutex_; // guards all below
   std::condition_variable advanced_;
   uint64_t steps_ = 0;
-  uint64_t untracked_released_ = 0;
+  uint32_t plain_ended_ = 0; // it begins anew after 2^32, as the numbers of epochs do
 };
 
 } // namespace effects

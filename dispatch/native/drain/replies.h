@@ -46,7 +46,7 @@ public:
   using Waiter = std::function<Continuation(const Answer &)>;
 
   // Registers a waiter. The number goes into the record; 0: its program has been ended, and the waiter has been called.
-  uint32_t ask(Waiter waiter, const Token &token = {StreamOf(kUntrackedThread, 0), 0, 0, 0});
+  uint32_t ask(Waiter waiter, const Token &token = {StreamOf(kPlainThread, 0), 0, 0, 0});
 
   // As ask(), for a record that `replicas` devices share: they all get the one answer. Returns the number for
   // the one that publishes, and 0 for the others. It is the first to come, or in a group of replicas the primary one.

@@ -11,12 +11,11 @@ void Sites::retain(uint64_t site, std::string_view description) {
   if (known.description.empty()) known.description = description;
 }
 
-void Sites::release(uint64_t site, uint64_t dispatch, uint64_t untracked) {
+void Sites::release(uint64_t site, uint64_t dispatch) {
   std::lock_guard lock(mutex_);
   auto it = sites_.find(site);
   if (it == sites_.end() || it->second.holders == 0 || --it->second.holders != 0) return;
   it->second.last_dispatch = dispatch;
-  it->second.last_untracked = untracked;
   if (!std::exchange(it->second.dying, true)) dying_.push_back(site);
 }
 
@@ -50,7 +49,7 @@ std::shared_ptr<const Plan> Sites::plan(uint64_t site) {
 //   4. A record of the site leaves, and nothing says how to read it.
 // So the holder leaves behind how many programs had been dispatched at step 2, and the site stays until these have
 // ended. The drain may not have read of a dispatch of step 1 yet: `oldest_open` is then at most that dispatch.
-std::vector<uint64_t> Sites::forget(uint64_t oldest_open, uint64_t untracked_released) {
+std::vector<uint64_t> Sites::forget(uint64_t oldest_open) {
   std::vector<uint64_t> forgotten;
   std::lock_guard lock(mutex_);
   size_t kept = 0;
@@ -61,7 +60,7 @@ std::vector<uint64_t> Sites::forget(uint64_t oldest_open, uint64_t untracked_rel
       it->second.dying = false;
       continue;
     }
-    if (it->second.last_dispatch >= oldest_open || it->second.last_untracked > untracked_released) {
+    if (it->second.last_dispatch >= oldest_open) {
       dying_[kept++] = site;
       continue;
     }

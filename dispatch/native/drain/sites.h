@@ -21,9 +21,9 @@ public:
   // Somebody may bring records of this site: a program that is loaded, or may be.
   void retain(uint64_t site, std::string_view description = {});
 
-  // The holder is gone. `dispatch` and `untracked` say what had been dispatched and published by then: records of the
-  // site may come until all of it has left.
-  void release(uint64_t site, uint64_t dispatch, uint64_t untracked);
+  // The holder is gone. `dispatch` says how much had been dispatched by then: records of the site may come until all of
+  // it has ended.
+  void release(uint64_t site, uint64_t dispatch);
 
   uint64_t holders(uint64_t site);
   std::string description(uint64_t site);
@@ -33,8 +33,8 @@ public:
   std::shared_ptr<const Plan> plan(uint64_t site);
 
   // Forgets the sites whose last holder is gone and of which no record can come any more: all dispatches before
-  // `oldest_open` have ended, and this many untracked records have left. Returns them.
-  std::vector<uint64_t> forget(uint64_t oldest_open, uint64_t untracked_released);
+  // `oldest_open` have ended. Returns them.
+  std::vector<uint64_t> forget(uint64_t oldest_open);
   bool any_dying();
 
 private:
@@ -42,7 +42,6 @@ private:
     uint64_t holders = 0;
     bool dying = false;         // among `dying_`
     uint64_t last_dispatch = 0; // how many there had been when the last holder went
-    uint64_t last_untracked = 0;
     std::string description;
     std::shared_ptr<const Plan> plan;
   };

@@ -37,15 +37,9 @@ void WakeUp::stop() {
   stand_by_wakes_.notify_all();
 }
 
-void WakeUp::begin_barrier(bool nested, bool for_untracked) {
+void WakeUp::begin_barrier(bool nested) {
   barriers_.fetch_add(1, std::memory_order_relaxed);
-  if (nested && for_untracked) nested_barriers_.fetch_add(1, std::memory_order_relaxed);
   nested ? set_offer_urgent() : wake_now();
-}
-
-void WakeUp::end_barrier(bool nested, bool for_untracked) {
-  barriers_.fetch_sub(1, std::memory_order_relaxed);
-  if (nested && for_untracked) nested_barriers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void WakeUp::lead() {

@@ -35,11 +35,10 @@ public:
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
   // A thread waits for records to leave, from its begin to its end. `nested`: it is a function of the user's that a
-  // drain thread runs; `for_untracked`: it waits for untracked records, among others.
-  void begin_barrier(bool nested, bool for_untracked);
-  void end_barrier(bool nested, bool for_untracked);
+  // drain thread runs.
+  void begin_barrier(bool nested);
+  void end_barrier() { barriers_.fetch_sub(1, std::memory_order_relaxed); }
   bool has_barriers() const { return barriers_.load(std::memory_order_relaxed) > 0; }
-  bool has_nested_barriers() const { return nested_barriers_.load(std::memory_order_relaxed) > 0; }
 
   // Drain threads: the lead.
 
@@ -77,7 +76,6 @@ private:
 
   std::atomic<bool> stopped_{false};
   std::atomic<int> barriers_{0};
-  std::atomic<int> nested_barriers_{0};
 
   std::mutex mutex_; // guards all below
   std::condition_variable leader_wakes_;

@@ -213,8 +213,8 @@ void Operations::fail(const Program &program, const std::string &why) {
   {
     std::lock_guard lock(mutex_);
     const auto it = programs_.find(program);
-    if (it == programs_.end() || program.thread == kUntrackedThread) return; // the untracked ones are not one program's
-    if (it->second.failed.empty()) it->second.failed = why; // what comes later follows from it
+    if (it == programs_.end() || program.thread == kPlainThread) return; // plain ones are not one program's
+    if (it->second.failed.empty()) it->second.failed = why;              // what comes later follows from it
     inboxes.swap(it->second.inboxes);
     for (auto &[key, operation] : it->second.open) {
       for (Waiting &each : operation.waiting) waiting.push_back(std::move(each.done));

@@ -4,6 +4,7 @@
 // The leader of the drain alone calls everything here.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -58,7 +59,7 @@ struct Epoch {
   EpochInfo info;
   EpochQueue *stream;
   uint64_t dispatch;
-  uint64_t opened_scan = 0;
+  std::chrono::steady_clock::time_point opened; // when the leader read of it
   bool ended = false;
   bool failed = false;
   int32_t primary = -1; // the device whose replicated records without an order count
@@ -82,14 +83,18 @@ struct Epoch {
 // A thread's epochs, the oldest first.
 struct EpochQueue {
   std::deque<Epoch> epochs;
-  int runs = 0;       // how many runs of the user's functions are under way for it
-  int holds = 0;      // how often the host holds it
-  bool waits = false; // one of these functions may wait for what an untracked record asks
+  int runs = 0;  // how many runs of the user's functions are under way for it
+  int holds = 0; // how often the host holds it
   bool nested = false;
   // Of the epochs that have ended with records that a run is to replay, the dispatch of the oldest. 0: there are none.
   uint64_t ended_in_run = 0;
 
   bool is_suspended() const { return runs + holds != 0; }
+  // Whether effects of its dispatches before this one are still to come, or are being replayed.
+  bool is_behind(uint64_t dispatch) const {
+    if (ended_in_run != 0) return ended_in_run < dispatch;
+    return !epochs.empty() && epochs.front().dispatch < dispatch;
+  }
 };
 
 } // namespace effects

@@ -24,7 +24,7 @@ void ReleaseOrder::open(const EpochInfo &info, uint64_t dispatch) {
   epoch.stream = &stream;
   epoch.info = info;
   epoch.dispatch = dispatch;
-  epoch.opened_scan = scan_;
+  epoch.opened = now_;
   newest_dispatch_ = dispatch;
   ++open_epochs_;
 }
@@ -43,24 +43,14 @@ void ReleaseOrder::forget(uint32_t thread) {
 }
 
 void ReleaseOrder::suspend(uint32_t thread) {
-  ++runs_of(thread);
+  ++streams_[thread].runs;
   ++num_suspended_;
 }
 
 void ReleaseOrder::resume(uint32_t thread) {
-  const bool is_last = --runs_of(thread) == 0;
+  EpochQueue &stream = streams_[thread];
+  if (--stream.runs == 0) stream.ended_in_run = 0;
   --num_suspended_;
-  if (!is_last) return;
-  if (thread == kUntrackedThread) untracked_waits_ = false;
-  if (const auto stream = streams_.find(thread); stream != streams_.end()) {
-    stream->second.ended_in_run = 0;
-    stream->second.waits = false;
-  }
-}
-
-int &ReleaseOrder::runs_of(uint32_t thread) {
-  if (thread == kUntrackedThread) return untracked_suspended_;
-  return thread == kNoThread ? unordered_suspended_ : streams_[thread].runs;
 }
 
 // What is known
@@ -85,15 +75,11 @@ uint64_t ReleaseOrder::oldest_open() const {
 }
 
 bool ReleaseOrder::knows(const RecordHeader &header) const {
-  if (ThreadOf(header.token) == kUntrackedThread)
-    return static_cast<int32_t>(header.token.epoch - static_cast<uint32_t>(newest_dispatch_)) <= 0;
   return find(ThreadOf(header.token), header.token.epoch) != nullptr;
 }
 
 bool ReleaseOrder::releasable(const RecordHeader &header) {
   if (header.kind != Kind::kOrdered) return true;
-  if (ThreadOf(header.token) == kUntrackedThread)
-    return untracked_.offset(header.token) <= 0 && untracked_may_leave() && untracked_is_due(header);
   Epoch *epoch = find(ThreadOf(header.token), header.token.epoch);
   if (epoch == nullptr || epoch->failed) return true;
   Sequence &sequence = epoch->domains[DomainOf(header.token)];
@@ -101,7 +87,6 @@ bool ReleaseOrder::releasable(const RecordHeader &header) {
 }
 
 uint64_t ReleaseOrder::progress(uint32_t thread) const {
-  if (thread == kUntrackedThread) return untracked_.next;
   const auto it = streams_.find(thread);
   return it == streams_.end() || it->second.epochs.empty() ? 0 : it->second.epochs.front().progress();
 }
@@ -128,20 +113,22 @@ void ReleaseOrder::relax(uint32_t thread) {
   }
 }
 
-// Whether this epoch's records may leave: it is its thread's oldest, its thread is not suspended, and no untracked
-// record from before its dispatch is left.
+// Whether this epoch's records may leave: it is its thread's oldest, its thread is not suspended, and it need not wait
+// for other streams. What a function dispatches in a nested one waits for nothing but its own.
 bool ReleaseOrder::may_leave(const Epoch &epoch) const {
   const EpochQueue &stream = *epoch.stream;
   if (&stream.epochs.front() != &epoch || stream.is_suspended()) return false;
   if (!may_leave(epoch.info.thread)) return false;
-  return !untracked_expected_ || stream.nested || !must_wait_for_untracked(epoch);
+  if (&stream != &plain_) return stream.nested || !plain_.is_behind(epoch.dispatch);
+  return is_overdue(epoch) || std::none_of(streams_.begin(), streams_.end(), [&](const auto &it) {
+           return &it.second != &plain_ && !it.second.nested && it.second.is_behind(epoch.dispatch);
+         });
 }
 
 // What comes
 
 bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release release) {
   const uint32_t thread = ThreadOf(header.token);
-  if (thread == kUntrackedThread) return accept_untracked(header, std::move(payload), release);
   Epoch *epoch = find(thread, header.token.epoch);
   if (epoch == nullptr) { // another device's copy of a record that has left, or its program has failed
     discarded_ += !IsMarker(header.kind);
@@ -202,10 +189,6 @@ bool ReleaseOrder::accept_in_region(Epoch &epoch, Sequence &sequence, const Reco
 }
 
 void ReleaseOrder::accept_drop(const DropRange &range) {
-  if (ThreadOf(range.first) == kUntrackedThread) {
-    untracked_.park_gap(range);
-    return;
-  }
   Epoch *epoch = find(ThreadOf(range.first), range.first.epoch);
   if (epoch == nullptr) return;
   Sequence &sequence = epoch->domains[DomainOf(range.first)];
@@ -261,13 +244,32 @@ template bool ReleaseOrder::park(std::map<uint64_t, Parked> &, const uint64_t &,
 
 bool ReleaseOrder::advance(Release release, std::vector<Finished> &finished) {
   ++scan_;
-  bool again = flush_untracked(release);
+  bool again = false;
+  let_awaited_pass(release);
   heads_.clear();
   for (auto &[thread, stream] : streams_)
     if (!stream.epochs.empty()) heads_.emplace_back(stream.epochs.front().dispatch, &stream);
   std::sort(heads_.begin(), heads_.end());
   for (auto &[dispatch, stream] : heads_) end_epochs(*stream, release, finished, again);
-  return flush_untracked(release) || again;
+  return again;
+}
+
+// A function that runs for a plain epoch may wait for a callback of another plain program, which stands behind it. So a
+// plain record whose answer a device has awaited for long leaves ahead of the function's end, after those before it.
+// Its epoch ends in its turn.
+void ReleaseOrder::let_awaited_pass(Release release) {
+  if (!plain_.is_suspended()) return;
+  const auto is_awaited = [](const Epoch &epoch) {
+    const auto sequence = epoch.domains.find(0);
+    return sequence != epoch.domains.end() && !sequence->second.parked.empty() &&
+           sequence->second.parked.begin()->second.header.reply != 0;
+  };
+  const auto begin = plain_.epochs.begin();
+  auto end = begin;
+  for (auto it = begin; it != plain_.epochs.end() && is_overdue(*it); ++it)
+    if (is_awaited(*it)) end = it + 1;
+  for (auto it = begin; it != end; ++it)
+    for (auto &[domain, sequence] : it->domains) flush(*it, sequence, release);
 }
 
 // A close marker does not mean that all of its program is here:
@@ -280,10 +282,7 @@ bool ReleaseOrder::advance(Release release, std::vector<Finished> &finished) {
 void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<Finished> &finished, bool &again) {
   while (!stream.epochs.empty()) {
     Epoch &epoch = stream.epochs.front();
-    if (!may_leave(epoch)) {
-      again = again || scan_ <= epoch.opened_scan + 1;
-      return;
-    }
+    if (!may_leave(epoch)) return;
     if (!epoch.lost.empty() && !leave_out_lost(epoch)) again = true;
     for (auto &[domain, sequence] : epoch.domains) flush(epoch, sequence, release);
     if (!epoch.ended || !may_leave(epoch.info.thread)) return;
@@ -301,7 +300,7 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
     if (restricted_to_ == epoch.info.thread && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;
     --open_epochs_;
     stream.epochs.pop_front();
-    again = again || !stream.epochs.empty();
+    again = again || !stream.epochs.empty() || !plain_.epochs.empty();
   }
 }
 

@@ -6,14 +6,18 @@
 // itself there is a Region. An epoch ends when the close markers of all its devices are there and every index up to
 // them has left, or when the host says that the program failed.
 //
-// Untracked records, which no epoch announces, are numbered by themselves. Each carries the number of dispatches at the
-// moment when it was published, leaves after all of these have ended, and before later ones.
+// Each effect of a program that JAX dispatches, a plain one, is an epoch of the plain stream, opened when it is
+// published. This stream has an order with all others: plain epochs leave after what was dispatched before them, and
+// other epochs after the plain ones before them. All are opened through one inbox, in the order of their dispatches, so
+// whoever knows of an epoch knows of all before it. But which programs wait for a plain effect is not known. So a plain
+// epoch waits for other streams no longer than `kPlainPatience`.
 //
 // While functions of the user's run for a stream, the stream is suspended: nothing more of it leaves that has an order.
 //
 // One thread at a time, the leader of the drain, calls everything here.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -34,13 +38,19 @@ struct Finished {
   uint32_t epoch;
 };
 
-// No thread's number.
+// No thread's number: with it nothing may leave.
 inline constexpr uint32_t kNoThread = std::numeric_limits<uint32_t>::max() - 1;
+
+// How long a plain epoch waits for those of other streams, and one whose answer a device awaits for the functions that
+// run for plain epochs before it. These may all wait for it.
+inline constexpr std::chrono::seconds kPlainPatience{1};
 
 class ReleaseOrder {
 public:
-  // A program of this thread's is about to be dispatched, as the host's `dispatch`-th. Epochs of a thread come in
-  // order.
+  // The time from which what follows is looked at.
+  void set_time(std::chrono::steady_clock::time_point now) { now_ = now; }
+
+  // A program of this thread's is about to be dispatched, as the host's `dispatch`-th. Dispatches come in order.
   void open(const EpochInfo &info, uint64_t dispatch);
 
   // The program of this epoch failed or never ran; nothing more will be published for it. One of its devices may have
@@ -62,8 +72,7 @@ public:
   // waited behind them. Returns whether a further scan can bring more.
   bool advance(Release release, std::vector<Finished> &finished);
 
-  // Functions of the user's run for records of this thread, or have run. kNoThread: for untracked unordered records,
-  // for which nothing waits.
+  // Functions of the user's run for records of this thread, or have run.
   void suspend(uint32_t thread);
   void resume(uint32_t thread);
   // The same for a stream of which nothing is being replayed meanwhile: its records are all here.
@@ -79,22 +88,6 @@ public:
   // for nothing but its own.
   void nest(uint32_t thread) { streams_[thread].nested = true; }
 
-  // Whether a function that runs for a suspended stream waits for untracked records: they cannot wait for that stream
-  // then.
-  void set_untracked_awaited(bool awaited) { untracked_awaited_by_function_ = awaited; }
-  // Whether an untracked record that somebody waits for may be held up by functions that run.
-  bool is_asked_held_up() const;
-  // The functions that run for this thread seem to wait for it: until they end, it passes the thread's stream.
-  void let_asked_pass(uint32_t thread);
-  // Whether an untracked record is here, and waits for programs that were dispatched before it came.
-  bool is_untracked_held_up() const;
-  // None of these programs ends: what is parked of untracked records passes them.
-  void let_untracked_pass() {
-    untracked_passing_ = untracked_.parked.empty() ? 0 : untracked_.parked.rbegin()->first + 1;
-  }
-  // From now on there are untracked records.
-  void expect_untracked() { untracked_expected_ = true; }
-
   size_t open_epochs() const { return open_epochs_; }
   // The number of the oldest dispatch that has not ended, or is not known yet.
   uint64_t oldest_open() const;
@@ -102,7 +95,7 @@ public:
   // How many records have come since the last call that will not leave: copies, and what has come too late.
   uint64_t take_discarded() { return std::exchange(discarded_, 0); }
 
-  // Whether the epoch of this record is open; of an untracked record, whether all it must wait for is known.
+  // Whether the epoch of this record is open.
   bool knows(const RecordHeader &header) const;
   // True when `accept` would hand this record straight on, so that taking it costs no memory; and when it must be taken
   // whatever it costs: a failed epoch does not wait for its records, so none may be in a ring when it ends.
@@ -119,16 +112,15 @@ public:
 
 private:
   static constexpr uint32_t kNoRestriction = std::numeric_limits<uint32_t>::max();
-  static constexpr EpochInfo kUntrackedInfo{kUntrackedThread, 0, 1};
 
   const Epoch *find(uint32_t thread, uint32_t number) const;
   Epoch *find(uint32_t thread, uint32_t number);
-  int &runs_of(uint32_t thread);
 
   bool may_leave(uint32_t thread) const { return restricted_to_ == kNoRestriction || restricted_to_ == thread; }
   bool may_leave(const Epoch &epoch) const;
+  bool is_overdue(const Epoch &epoch) const { return now_ - epoch.opened >= kPlainPatience; }
+  void let_awaited_pass(Release release);
 
-  bool accept_untracked(const RecordHeader &header, Payload &&payload, Release release);
   bool accept_in_region(Epoch &epoch, Sequence &sequence, const RecordHeader &header, Payload &&payload,
                         Release release);
   void accept_marker(Epoch &epoch, const RecordHeader &header, const Payload &payload, Release release);
@@ -143,13 +135,9 @@ private:
   void release_first(Sequence &sequence, const EpochInfo &info, Release release);
   void release_slot(Epoch &epoch, Region &region, const Region::Slot &slot, Release release);
 
-  // Of untracked records; see untracked.cc.
-  bool untracked_is_due(const RecordHeader &header) const;
-  bool untracked_may_leave() const;
-  bool must_wait_for_untracked(const Epoch &epoch) const;
-  bool flush_untracked(Release release);
-
   std::unordered_map<uint32_t, EpochQueue> streams_;
+  EpochQueue &plain_ = streams_[kPlainThread];
+  std::chrono::steady_clock::time_point now_;
   std::vector<std::pair<uint64_t, EpochQueue *>> heads_; // those with epochs, by their oldest dispatch
   uint64_t scan_ = 0;
   uint64_t newest_dispatch_ = 0;
@@ -160,16 +148,6 @@ private:
   uint64_t discarded_ = 0;
   bool any_may_diverge_ = false;             // whether there ever was a region that may be stuck
   std::unordered_set<uint64_t> stuck_sites_; // whose callers were what other devices waited for
-
-  Sequence untracked_;
-  bool untracked_expected_ = false;
-  bool untracked_awaited_by_function_ = false;
-  int untracked_suspended_ = 0;
-  bool untracked_waits_ = false;   // as an EpochQueue's
-  int unordered_suspended_ = 0;    // runs of unordered functions of untracked records, for which nothing waits
-  uint32_t untracked_stamp_ = 0;   // of the newest untracked record that has left
-  size_t untracked_num_asked_ = 0; // how many parked untracked records somebody waits for
-  uint64_t untracked_passing_ = 0; // untracked records below this wait for no program
 };
 
 } // namespace effects

@@ -7,9 +7,8 @@ void ProducerRing::keep(std::vector<std::byte> record) {
   has_side_.store(true, std::memory_order_release);
 }
 
-void ProducerRing::note_drop(const RecordHeader &header, bool left_ring) {
+void ProducerRing::note_drop(const RecordHeader &header) {
   has_side_.store(true, std::memory_order_release);
-  if (left_ring && ThreadOf(header.token) == kUntrackedThread) ++side_.untracked_dropped;
   if (header.kind != Kind::kOrdered) return;
   if (!side_.drops.empty()) {
     DropRange &last = side_.drops.back();

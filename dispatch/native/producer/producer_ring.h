@@ -63,13 +63,12 @@ public:
 
   // Beside the ring, with `consumer` held: what may not be dropped and found the ring full, or was the oldest in it.
   void keep(std::vector<std::byte> record);
-  // A record was dropped; `left_ring`: it had been published. Runs of dropped indices are kept as one range.
-  void note_drop(const RecordHeader &header, bool left_ring);
+  // A record was dropped. Runs of dropped indices are kept as one range.
+  void note_drop(const RecordHeader &header);
 
   struct Side {
     std::vector<std::vector<std::byte>> kept;
     std::vector<DropRange> drops;
-    uint64_t untracked_dropped = 0; // untracked records that were published, and dropped as the oldest
   };
   Side take_side();
   // Without the lock: whether there is something beside the ring.

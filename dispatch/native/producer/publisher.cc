@@ -68,11 +68,6 @@ double UnixTime() { return std::chrono::duration<double>(std::chrono::system_clo
 
 Publisher::Publisher(WakeUp &wake_up) : wake_up_(wake_up), id_(NewId()) {}
 
-Token Publisher::next_untracked_token(bool ordered) {
-  return {StreamOf(kUntrackedThread, 0), static_cast<uint32_t>(dispatches.load(std::memory_order_relaxed)), 0,
-          ordered ? untracked_index_.fetch_add(1, std::memory_order_relaxed) : 0};
-}
-
 bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
                         uint16_t flags, uint32_t reply, Block *own) {
   size_t payload = 0;
@@ -143,8 +138,12 @@ void Publisher::refuse(std::string why) {
   last_ring = {0, nullptr}; // so that who publishes comes by make_ring()
 }
 
-ProducerRing &Publisher::make_ring() {
+void Publisher::throw_if_refused() const {
   if (refuses()) throw std::runtime_error(why_refused_);
+}
+
+ProducerRing &Publisher::make_ring() {
+  throw_if_refused();
   ProducerRing *mine = thread_rings.find(id_);
   if (mine == nullptr) {
     auto ring = std::make_shared<ProducerRing>(ring_bytes.load(std::memory_order_relaxed));
@@ -210,7 +209,7 @@ bool Publisher::drop_oldest(ProducerRing &mine) {
   } else {
     if (header.flags & kLarge) take_large(header, oldest + sizeof header);
     stats.dropped.fetch_add(1, std::memory_order_relaxed);
-    mine.note_drop(header, /*left_ring=*/true);
+    mine.note_drop(header);
   }
   mine.ring.pop();
   return true;
@@ -226,7 +225,7 @@ bool Publisher::drop(ProducerRing &mine, const RecordHeader &header) {
 // The record does not come, and none behind it waits for it.
 void Publisher::leave_out(ProducerRing &mine, const RecordHeader &header) {
   std::lock_guard lock(mine.consumer);
-  mine.note_drop(header, /*left_ring=*/false);
+  mine.note_drop(header);
 }
 
 bool Publisher::keep(ProducerRing &mine, RecordHeader header, const Span *spans, size_t count) {

@@ -52,12 +52,8 @@ public:
   ClosedPrograms closed;
   WholeValues whole_values;
 
-  // How many programs have been dispatched: the stamp of untracked records.
+  // How many programs have been dispatched, each plain effect being one.
   std::atomic<uint64_t> dispatches{0};
-  // How many untracked records have been published.
-  std::atomic<uint64_t> untracked_published{0};
-  // The token of the next untracked record.
-  Token next_untracked_token(bool ordered);
 
   // Any thread: publishes one record, into the calling thread's ring. Returns false when it was dropped, which a marker
   // never is, nor what a device waits for. Throws std::bad_alloc, behind which the order goes on without the record,
@@ -78,6 +74,7 @@ public:
   // From now on publishing throws, and says why. Only for a process in which the calling thread is the only one.
   void refuse(std::string why);
   bool refuses() const { return !why_refused_.empty(); }
+  void throw_if_refused() const;
 
   // Consumer: the block of a large record that has left its ring.
   Block take_large(const RecordHeader &header, const std::byte *payload);
@@ -108,7 +105,6 @@ private:
   WakeUp &wake_up_;
   std::string why_refused_; // empty: nothing is
   const uint64_t id_;       // no other publisher of the process has or had it
-  std::atomic<uint32_t> untracked_index_{0};
   std::atomic<size_t> large_bytes_{0};
 
   std::mutex rings_mutex_;

@@ -91,15 +91,10 @@ bool IsOfSeveral(const RecordHeader &header) {
 }
 
 nb::tuple ToPython(Batch &batch) {
-  const bool advanced = batch.untracked_released > progress().untracked_released();
   nb::list forgotten;
   for (const uint64_t site : batch.forgotten) forgotten.append(site);
-  const auto number_if = [](bool there, uint64_t number) {
-    return there ? nb::object(nb::int_(number)) : nb::object(nb::none());
-  };
-  return nb::make_tuple(ToItems(batch), ToRuns(batch.finished), forgotten,
-                        number_if(advanced, batch.untracked_released), number_if(batch.has_run(), batch.suspended()),
-                        batch.untracked_in_run, batch.stopped);
+  const nb::object run = batch.has_run() ? nb::object(nb::int_(batch.run)) : nb::object(nb::none());
+  return nb::make_tuple(ToItems(batch), ToRuns(batch.finished), forgotten, run, batch.stopped);
 }
 
 } // namespace effects

@@ -65,7 +65,6 @@ double Monotonic() {
 // A call on this path.
 struct DirectCalls::Call {
   uint32_t run; // as a `Batch`'s
-  uint64_t untracked_in_run;
   uint32_t reply;
   nb::object site, direct; // and its `Site.direct_call`
   nb::object in_force;     // when its program was called: a `Call` in Python
@@ -115,15 +114,15 @@ private:
 
 DirectCalls::DirectCalls(nb::handle host, double patience_s)
     : patience_s_(patience_s), until_look_(kLook), stream_of_(host.attr("stream_of")), site_of_(host.attr("site_of")),
-      start_thread_(host.attr("start_thread")), look_(host.attr("look")), note_output_(host.attr("note_output")),
-      take_results_(host.attr("take_results")), fail_(host.attr("fail")), clear_frames_(host.attr("clear_frames")),
-      failures_(host.attr("failures")), observers_(host.attr("observers")), programs_(failures_.attr("programs")),
-      unended_(failures_.attr("unended")), abandoned_(failures_.attr("abandoned")), frames_(failures_.attr("frames")),
+      start_thread_(host.attr("start_thread")), look_(host.attr("look")), take_results_(host.attr("take_results")),
+      fail_(host.attr("fail")), clear_frames_(host.attr("clear_frames")), failures_(host.attr("failures")),
+      observers_(host.attr("observers")), programs_(failures_.attr("programs")), unended_(failures_.attr("unended")),
+      abandoned_(failures_.attr("abandoned")), frames_(failures_.attr("frames")),
       runs_(nb::borrow<nb::dict>(host.attr("runs"))), running_(nb::borrow<nb::dict>(host.attr("running"))),
       array_type_(nb::module_::import_("numpy").attr("ndarray")), array_types_(host.attr("array_types")),
-      untracked_ended_(Name("untracked_ended")), handlers_(Name("handlers")), captures_(Name("captures")),
-      eager_(Name("eager")), calls_(Name("calls")), direct_call_(Name("direct_call")), dtype_(Name("dtype")),
-      shape_(Name("shape")), copy_(Name("copy")), run_(Name("run")) {}
+      handlers_(Name("handlers")), captures_(Name("captures")), eager_(Name("eager")), calls_(Name("calls")),
+      direct_call_(Name("direct_call")), dtype_(Name("dtype")), shape_(Name("shape")), copy_(Name("copy")),
+      run_(Name("run")) {}
 
 nb::object DirectCalls::next_batch(nb::object wait_for_nested, nb::dict nested) {
   Batch batch;
@@ -142,28 +141,19 @@ nb::object DirectCalls::next_batch(nb::object wait_for_nested, nb::dict nested) 
 }
 
 Batch DirectCalls::take() {
-  return drain().next_batch(std::chrono::milliseconds(static_cast<int64_t>(patience_s_ * 1e3)), [this] {
-    nb::gil_scoped_acquire acquire;
-    try {
-      note_output_();
-    } catch (nb::python_error &error) { // the batch must not be lost
-      error.discard_as_unraisable(note_output_);
-    }
-  });
+  return drain().next_batch(std::chrono::milliseconds(static_cast<int64_t>(patience_s_ * 1e3)));
 }
 
 // Whether no program has failed, and neither a handler nor a capture wants to see records.
 bool DirectCalls::is_clear() const {
   return PyDict_Size(programs_.ptr()) == 0 && PySet_Size(unended_.ptr()) == 0 && PySet_Size(abandoned_.ptr()) == 0 &&
-         !IsTrue(Get(failures_, untracked_ended_)) && !IsTrue(Get(observers_, handlers_)) &&
-         !IsTrue(Get(observers_, captures_));
+         !IsTrue(Get(observers_, handlers_)) && !IsTrue(Get(observers_, captures_));
 }
 
 // Whether the batch is one call of this path, and which. A batch of which that cannot be told takes the general path.
 bool DirectCalls::find(const Batch &batch, Call &call) const try {
   if (closed_ || batch.items.size() != 1 || !batch.has_run() || batch.stopped) return false;
   if (!batch.finished.empty() || !batch.forgotten.empty()) return false;
-  if (batch.untracked_released > progress().untracked_released()) return false;
   const Item &item = batch.items.front();
   if (item.kind != ItemKind::kRecords || item.count != 1 || item.reply == 0 || item.info.failed) return false;
   RecordHeader header;
@@ -177,8 +167,7 @@ bool DirectCalls::find(const Batch &batch, Call &call) const try {
   if (!call.in_force.is_valid() || call.site.is_none()) return false;
   call.direct = Get(call.site, direct_call_);
   if (call.direct.is_none()) return false;
-  call.run = batch.suspended();
-  call.untracked_in_run = batch.untracked_in_run;
+  call.run = batch.run;
   call.reply = header.reply;
   call.key = nb::make_tuple(item.info.thread, epoch);
   call.token = ToTuple(header.token);
@@ -195,7 +184,7 @@ bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle wait_for_nes
   const nb::object me = nb::steal(PyLong_FromUnsignedLong(PyThread_get_thread_ident()));
   const nb::tuple asked = nb::make_tuple(call.key, call.site, call.token, call.device, call.reply, call.payload);
   const nb::object under_way = nb::steal(PyLong_FromVoidPtr(asked.ptr()));
-  Set(runs_, under_way, nb::make_tuple(call.run, call.untracked_in_run, asked));
+  Set(runs_, under_way, nb::make_tuple(call.run, asked));
   Result result;
   try {
     if (wake_up().offer() == 0) start_thread_();
@@ -209,7 +198,7 @@ bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle wait_for_nes
   if (PyDict_Size(frames_.ptr()) != 0) clear_frames_();
   const bool suspended = Pop(runs_, under_way);
   nb::gil_scoped_release release;
-  if (suspended) drain().resume(call.run, call.untracked_in_run);
+  if (suspended) drain().resume(call.run);
   // The program may go on in this thread as far as its next call, which then is the next batch.
   replies().answer(call.reply, result.answer());
   const bool leads = wake_up().reclaim();
@@ -266,8 +255,8 @@ void DirectCalls::take_result(Result &result, const Call &call, nb::handle retur
 
 // The function has raised this, or returned what was not asked for: ends its program. Returns what this gets to hear.
 std::string DirectCalls::fail(const Call &call, nb::python_error &error, nb::handle wait_for_nested) try {
-  PyObject *args[] = {nullptr,      error.value().ptr(), call.in_force.ptr(), call.key.ptr(),
-                      wait_for_nested.ptr(), call.site.ptr(),     call.token.ptr(),    call.device.ptr()};
+  PyObject *args[] = {nullptr,         error.value().ptr(), call.in_force.ptr(), call.key.ptr(), wait_for_nested.ptr(),
+                      call.site.ptr(), call.token.ptr(),    call.device.ptr()};
   return nb::cast<std::string>(Vectorcall(fail_, args));
 } catch (const std::exception &ours) {
   return ours.what();

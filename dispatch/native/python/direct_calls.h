@@ -27,8 +27,8 @@ public:
   DirectCalls(const DirectCalls &) = delete;
 
   // The leader's next batch for the general path, a `Batch`, when the calls before it have been answered; None if
-  // another thread leads now. `wait_for_nested` and `nested`: what waits for the programs that a function in this thread has
-  // called, and the calls that are open of these.
+  // another thread leads now. `wait_for_nested` and `nested`: what waits for the programs that a function in this
+  // thread has called, and the calls that are open of these.
   nb::object next_batch(nb::object wait_for_nested, nb::dict nested);
 
   // From now on all take the general path.
@@ -50,13 +50,13 @@ private:
   bool closed_ = false;
   int until_look_;
   // Of the host.
-  nb::object stream_of_, site_of_, start_thread_, look_, note_output_, take_results_, fail_, clear_frames_;
+  nb::object stream_of_, site_of_, start_thread_, look_, take_results_, fail_, clear_frames_;
   nb::object failures_, observers_, programs_, unended_, abandoned_, frames_;
   nb::dict runs_, running_;
   // Of NumPy, and all whose results are taken as they are.
   nb::object array_type_, array_types_;
   // Names of attributes.
-  nb::object untracked_ended_, handlers_, captures_, eager_, calls_, direct_call_, dtype_, shape_, copy_, run_;
+  nb::object handlers_, captures_, eager_, calls_, direct_call_, dtype_, shape_, copy_, run_;
 };
 
 } // namespace effects

@@ -35,7 +35,7 @@ bool TellLost() {
                "%" PRId64 " effects that were issued while the process ended are lost: nothing replays them any more. "
                "Call `fx.effects_barrier()` in the exit handler that issues them, or end the thread that does.\n",
                lost);
-  return publisher().untracked_published.load() != progress().untracked_released();
+  return !progress().plain_has_ended(drain().plain_opened());
 }
 
 void End(int status) {

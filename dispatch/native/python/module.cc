@@ -164,14 +164,14 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release without_gil;
     cuda::arrivals().stop();
   });
-  m.def("wait", &WaitUntil, nb::arg("done"), nb::arg("timeout").none(), nb::arg("nested"), nb::arg("for_untracked"));
-  m.def("advance", [](uint64_t untracked_released) { progress().advance(untracked_released); });
+  m.def("wait", &WaitUntil, nb::arg("done"), nb::arg("timeout").none(), nb::arg("nested"));
+  m.def("advance", [](uint32_t plain) { progress().advance(plain); });
   nb::class_<WithBlock>(m, "WithBlock")
       .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("begin"), nb::arg("end"), nb::arg("undo"))
       .def("__enter__", &WithBlock::enter)
       .def("__exit__", &WithBlock::exit, nb::arg().none(), nb::arg().none(), nb::arg().none());
-  m.def("untracked_released", [] { return progress().untracked_released(); });
-  m.def("untracked_published", [] { return publisher().untracked_published.load(std::memory_order_acquire); });
+  m.def("plain_opened", [] { return drain().plain_opened(); });
+  m.def("plain_has_ended", [](uint32_t opened) { return progress().plain_has_ended(opened); });
 
   // The lead of the drain; see Drain.
   m.def("stand_by", [] { return wake_up().stand_by(); }, nb::call_guard<nb::gil_scoped_release>());
@@ -183,11 +183,7 @@ NB_MODULE(_native, m) {
   m.def("end_with", &EndWith, nb::arg(), nb::arg("always") = false);
   m.def("set_offer_urgent", [] { wake_up().set_offer_urgent(); });
   m.def("nest", [](uint32_t thread) { drain().nest(thread); });
-  m.def("resume", [](uint32_t thread, uint64_t untracked) { drain().resume(thread, untracked); });
-  m.def("is_asked_held_up", [] { return drain().is_asked_held_up(); });
-  m.def("is_untracked_held_up", [] { return drain().is_untracked_held_up(); });
-  m.def("let_untracked_pass", [] { drain().let_untracked_pass(); });
-  m.def("let_asked_pass", [](uint32_t thread) { drain().let_asked_pass(thread); });
+  m.def("resume", [](uint32_t thread) { drain().resume(thread); });
   m.def("show_python", [](bool all) { drain().show_python(all); });
   m.def("need_time", [](bool needed) { publisher().time_users.fetch_add(needed ? 1 : -1, std::memory_order_relaxed); });
 
@@ -208,8 +204,8 @@ NB_MODULE(_native, m) {
         const auto &spans = buffers.spans();
         nb::gil_scoped_release release; // a full ring makes us wait, and the drain may need the lock to empty it
         if (FailIfStopped(reply)) return;
-        if (ThreadOf(place) == kUntrackedThread)
-          PublishUntracked(site, ordered, device, spans.data(), spans.size(), flags, reply);
+        if (ThreadOf(place) == kPlainThread)
+          PublishPlain(site, ordered, device, spans.data(), spans.size(), flags, reply);
         else
           publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, site, place, device, spans.data(),
                               spans.size(), flags, reply);

@@ -15,14 +15,9 @@ constexpr double kLongest = 1e9; // seconds that a clock can count
 
 class Barrier {
 public:
-  Barrier(bool nested, bool for_untracked) : nested_(nested), for_untracked_(for_untracked) {
-    wake_up().begin_barrier(nested_, for_untracked_);
-  }
+  explicit Barrier(bool nested) { wake_up().begin_barrier(nested); }
   Barrier(const Barrier &) = delete;
-  ~Barrier() { wake_up().end_barrier(nested_, for_untracked_); }
-
-private:
-  const bool nested_, for_untracked_;
+  ~Barrier() { wake_up().end_barrier(); }
 };
 
 } // namespace
@@ -37,13 +32,13 @@ void WaitForBegun(uint32_t thread) {
   }
 }
 
-bool WaitUntil(nb::object done, nb::object timeout, bool nested, bool for_untracked) {
+bool WaitUntil(nb::object done, nb::object timeout, bool nested) {
   auto deadline = steady_clock::time_point::max();
   if (!timeout.is_none()) {
     const std::chrono::duration<double> seconds(std::min(nb::cast<double>(timeout), kLongest));
     deadline = steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(seconds);
   }
-  const Barrier barrier(nested, for_untracked);
+  const Barrier barrier(nested);
   for (;;) {
     const uint64_t steps = progress().steps();
     if (nb::cast<bool>(done())) return true;

@@ -12,12 +12,12 @@ namespace effects {
 inline constexpr std::chrono::milliseconds kSignalPatience{50};
 
 // Waits until `done()`, which is asked when epochs have ended, or records without one; false if the time ran out.
-// `timeout`: seconds, or None. `nested`, `for_untracked`: see WakeUp::begin_barrier().
+// `timeout`: seconds, or None. `nested`: see WakeUp::begin_barrier().
 //
 // Python's lock is free meanwhile. A signal is seen, and what its handler raises is raised. All that this holds and
 // counts is native, because a signal's handler may raise between any two steps of Python code: one that has just taken
 // a lock would never give it back.
-bool WaitUntil(nanobind::object done, nanobind::object timeout, bool nested, bool for_untracked);
+bool WaitUntil(nanobind::object done, nanobind::object timeout, bool nested);
 
 // Waits until those of a thread's programs have begun whose handlers later ones wait for.
 void WaitForBegun(uint32_t thread);

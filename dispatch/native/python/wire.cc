@@ -97,7 +97,7 @@ nb::dict Wire() {
   wire["numbers"] = Numbers({{"interface", kInterface},
                              {"placed_thread", kPlacedThread},
                              {"domain_bits", kDomainBits},
-                             {"untracked_thread", kUntrackedThread},
+                             {"plain_thread", kPlainThread},
                              {"all_devices", kAllDevices},
                              {"first_gpu", kFirstGpu},
                              {"header_size", sizeof(RecordHeader)},
@@ -156,7 +156,7 @@ nb::dict Wire() {
                                   {"device", number(Scalar::kDevice)},
                                   {"lane", number(Scalar::kLane)}});
   wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget,
-                           kSkipTarget, kAfterTarget, kUntrackedTarget, kUntrackedCallTarget, kCustomCallTarget,
+                           kSkipTarget, kAfterTarget, kPlainTarget, kPlainCallTarget, kCustomCallTarget,
                            kCustomCallAttribute, kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});
   wire["program_traits"] = NamesInOrder({{"effects", kEffects},
                                          {"has_callbacks", kHasCallbacks},

@@ -115,10 +115,10 @@ DeviceToken PublishSkip(uint32_t count, const Span &operand, int32_t device) {
   return token;
 }
 
-void PublishUntrackedCall(const LoadedSite &site, int32_t device, const Span *operands, size_t count,
-                          Replies::Waiter waiter) {
+void PublishPlainCall(const LoadedSite &site, int32_t device, const Span *operands, size_t count,
+                      Replies::Waiter waiter) {
   const uint32_t reply = replies().ask(std::move(waiter));
-  if (!FailIfStopped(reply)) PublishUntracked(site.site, site.ordered(), device, operands, count, site.flags, reply);
+  if (!FailIfStopped(reply)) PublishPlain(site.site, site.ordered(), device, operands, count, site.flags, reply);
 }
 
 } // namespace effects

@@ -103,7 +103,7 @@ std::vector<DeviceToken> PublishExit(size_t num_tokens, size_t ordered, const Sp
 DeviceToken PublishSkip(uint32_t count, const Span &operand, int32_t device);
 
 // As PublishCall(), for a program that was not dispatched by `effects.jit`.
-void PublishUntrackedCall(const LoadedSite &site, int32_t device, const Span *operands, size_t count,
-                          Replies::Waiter waiter);
+void PublishPlainCall(const LoadedSite &site, int32_t device, const Span *operands, size_t count,
+                      Replies::Waiter waiter);
 
 } // namespace effects

@@ -49,9 +49,8 @@ namespace {
 // How a message lies in a record.
 struct MessageSpans {
   MessageSpans(const int32_t &level, std::string_view text)
-      : length(static_cast<int32_t>(text.size())), spans{{&length, sizeof length},
-                                                         {&level, sizeof level},
-                                                         {text.data(), text.size()}} {}
+      : length(static_cast<int32_t>(text.size())),
+        spans{{&length, sizeof length}, {&level, sizeof level}, {text.data(), text.size()}} {}
   MessageSpans(const MessageSpans &) = delete;
   const int32_t length;
   const Span spans[3];
@@ -65,8 +64,8 @@ void MessageSite::publish(DeviceToken &token, int32_t device, int32_t level, std
   if (ordered()) CountOn(token, device, is_primary);
 }
 
-void MessageSite::publish_untracked(int32_t device, int32_t level, std::string_view text) const {
-  PublishUntracked(site_, ordered(), device, MessageSpans(level, text).spans, 3);
+void MessageSite::publish_plain(int32_t device, int32_t level, std::string_view text) const {
+  PublishPlain(site_, ordered(), device, MessageSpans(level, text).spans, 3);
 }
 
 LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view platform, std::string_view where,

@@ -36,7 +36,7 @@ public:
   // At the place of the token, which goes on.
   void publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const;
   // In a program that JAX dispatches.
-  void publish_untracked(int32_t device, int32_t level, std::string_view text) const;
+  void publish_plain(int32_t device, int32_t level, std::string_view text) const;
 
 private:
   const uint64_t site_;

@@ -125,22 +125,21 @@ ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Su
 
 // (*operands) -> nothing, or with the runtime's own token in and out: a record of a program that was not dispatched by
 // `effects.jit`. The runtime orders these; the number is given here.
-ffi::Error Untracked(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands,
-                     ffi::RemainingRets) {
+ffi::Error Plain(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands, ffi::RemainingRets) {
   return Guard([&] {
     Spans spans(operands, site->ordered() ? 1 : 0);
-    PublishUntracked(site->site, site->ordered(), device, spans.data(), spans.size(), site->flags);
+    PublishPlain(site->site, site->ordered(), device, spans.data(), spans.size(), site->flags);
   });
 }
 
-// As `Untracked`, with results.
-ffi::Future UntrackedCall(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands,
-                          ffi::RemainingRets rets) {
+// As `Plain`, with results.
+ffi::Future PlainCall(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands,
+                      ffi::RemainingRets rets) {
   return GuardFuture([&] {
     Spans spans(operands, site->ordered() ? 1 : 0);
     Waiting waiting(rets);
     ffi::Future future = waiting.future();
-    PublishUntrackedCall(*site, device, spans.data(), spans.size(), std::move(waiting));
+    PublishPlainCall(*site, device, spans.data(), spans.size(), std::move(waiting));
     return future;
   });
 }
@@ -173,10 +172,10 @@ XLA_FFI_DEFINE_HANDLER(
     kGate, Gate, ffi::Ffi::Bind().Attr<int64_t>("domain").Attr<int64_t>("devices").RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(
-    kUntracked, Untracked,
+    kPlain, Plain,
     ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(
-    kUntrackedCall, UntrackedCall,
+    kPlainCall, PlainCall,
     ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 
 } // namespace
@@ -196,10 +195,10 @@ const std::vector<Handler> &handlers() {
         {kLeaveTarget, kRun, LeaveHandler()},
         {kSkipTarget, kRun, SkipHandler()},
         {kAfterTarget, kRun, pointer(kAfter)},
-        {kUntrackedTarget, kLoad, pointer(kRegisterSite)},
-        {kUntrackedTarget, kRun, pointer(kUntracked)},
-        {kUntrackedCallTarget, kLoad, pointer(kRegisterSite)},
-        {kUntrackedCallTarget, kRun, pointer(kUntrackedCall)},
+        {kPlainTarget, kLoad, pointer(kRegisterSite)},
+        {kPlainTarget, kRun, pointer(kPlain)},
+        {kPlainCallTarget, kLoad, pointer(kRegisterSite)},
+        {kPlainCallTarget, kRun, pointer(kPlainCall)},
         {kBeginTarget, kLoad, pointer(kRegisterSite)},
     };
     for (const Handler &handler : OperationHandlers()) handlers->push_back(handler);

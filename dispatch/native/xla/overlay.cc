@@ -104,7 +104,7 @@ const char *Publish(int32_t level, const char *text, size_t size) {
   if (call.counts)
     call.messages->publish(current->token, device, level, {text, size});
   else
-    call.messages->publish_untracked(device, level, {text, size});
+    call.messages->publish_plain(device, level, {text, size});
   return nullptr;
 }
 

@@ -54,11 +54,18 @@ void CountOn(DeviceToken &token, int32_t device, bool has_published) {
   Take(kCountStep, token);
 }
 
-void PublishUntracked(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags,
-                      uint32_t reply) {
-  const Kind kind = ordered ? Kind::kOrdered : Kind::kUnordered;
-  const Token token = publisher().next_untracked_token(ordered);
-  if (publisher().publish(kind, site, token, device, spans, count, flags, reply)) drain().note_untracked_published();
+void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags,
+                  uint32_t reply) {
+  publisher().throw_if_refused();
+  Token token{StreamOf(kPlainThread, 0), drain().open(kPlainThread, /*sink=*/0), 0, 0};
+  try {
+    publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, site, token, device, spans, count, flags, reply);
+  } catch (...) {
+    drain().fail(kPlainThread, token.epoch);
+    throw;
+  }
+  if (ordered) ++token.index;
+  PublishClose({&token, sizeof token}, token, device, /*devices=*/1);
 }
 
 void PublishClose(const Span &tokens, const Token &first, int32_t device, uint32_t devices) {

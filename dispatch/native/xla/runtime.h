@@ -29,9 +29,10 @@ Gates &gates();
 // The token of the next effect; `has_published`: whether this device has published the one that is here.
 void CountOn(DeviceToken &token, int32_t device, bool has_published);
 
-// Publishes a record that belongs to no epoch.
-void PublishUntracked(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags = 0,
-                      uint32_t reply = 0);
+// Publishes an effect of a program that JAX dispatches, as an epoch of its own in the plain stream. The host does not
+// say which output it goes to, so that Python formats its text.
+void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags = 0,
+                  uint32_t reply = 0);
 
 // The program whose tokens these are has published all it will. `devices`: how many run it; 0: this one.
 void PublishClose(const Span &tokens, const Token &first, int32_t device, uint32_t devices);

@@ -1,8 +1,6 @@
 """What a callback may do: compute, issue effects, and wait for them."""
 
-import contextlib
 import functools
-import io
 import threading
 
 import jax
@@ -13,7 +11,6 @@ import pytest
 import effects as fx
 from tests.forks import run_forked
 from tests.helpers import meet_barrier
-from tests.internals import supervisor
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 pytestmark = pytest.mark.usefixtures("path")
@@ -90,19 +87,18 @@ def test_callback_may_use(use, kind, outer):
         return x
 
     f = outer(f)
-    for i in range(5):
+    for i in range(3):
         f(jnp.float32(i))
     meet_barrier()
     if outer is not fx.jit and "plain" in use.__name__:
         # A function that JAX's program calls and that waits for another program of JAX's lets the rest pass it.
         seen.sort()
-    assert seen == [i + 1 for i in range(5)]
+    assert seen == [i + 1 for i in range(3)]
 
 
 @pytest.mark.parametrize("outer", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
 def test_a_slow_callback_is_not_passed(outer):
-    """A program of JAX's that waits for its own callback, which comes behind one that runs and waits for nothing of
-    JAX's."""
+    """A program of JAX's that waits for its own callback, which comes behind one that takes a while."""
     seen, later = [], threading.Event()
 
     def slow(x):
@@ -118,44 +114,6 @@ def test_a_slow_callback_is_not_passed(outer):
     jax.jit(lambda x: fx.callback(asked, F32, x))(jnp.float32(2)).block_until_ready()
     meet_barrier()
     assert seen == ["slow", "asked"]
-
-
-class _SlowOutput(io.StringIO):
-    """Each write takes a while, unless the program has been passed."""
-
-    def __init__(self, seen, later):
-        super().__init__()
-        self._seen, self._later = seen, later
-
-    def write(self, text):
-        self._later.wait(0.06)
-        self._seen += text.splitlines()
-
-
-@pytest.mark.parametrize("through", ["callbacks", "output"])
-def test_many_that_are_slow_together_are_not_passed(through, monkeypatch):
-    """Each has its own time in which it may wait for nothing of JAX's."""
-    monkeypatch.setattr(supervisor, "_HELD_LONG", 0.25)
-    seen, later = [], threading.Event()
-
-    def slow(i):
-        later.wait(0.06)
-        seen.append(f"slow {i}")
-
-    def asked(x):
-        seen.append("asked")
-        later.set()
-        return x
-
-    last = jax.jit(lambda x: fx.callback(asked, F32, x))
-    last(jnp.float32(0)).block_until_ready()
-    seen.clear(), later.clear()
-    with contextlib.redirect_stdout(_SlowOutput(seen, later)):
-        for i in range(10):
-            fx.print("slow {}", i) if through == "output" else fx.callback(slow, None, i)
-    last(jnp.float32(1)).block_until_ready()
-    meet_barrier()
-    assert seen == [*(f"slow {i}" for i in range(10)), "asked"]
 
 
 @pytest.mark.parametrize("order", ["thread", "process"])

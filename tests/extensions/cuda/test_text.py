@@ -171,7 +171,7 @@ def test_programs_that_jax_dispatches():
         return fx.custom_call("tests.cuda.nothing", FLOAT, x, effect=effect)
 
     calls = calls_in(lowered(f, 1.0, jit=jax.jit))
-    assert _kinds(calls) == ["untracked", "untracked_call", "untracked", "custom_call"]
+    assert _kinds(calls) == ["plain", "plain_call", "plain", "custom_call"]
     assert not any(call.is_in_place for call in calls)
 
 

@@ -83,7 +83,7 @@ def test_handler_takes_the_log(target, jit):
     text = lower(f, platform, X, jit=jit)
     kinds = re.findall(r"custom_call @\S*(effects_\w+|triton|mosaic_gpu)\S*\(", text)
     kernel = next(kind for kind in kinds if not kind.startswith("effects"))
-    record = "effects_record" if jit is fx.jit else "effects_untracked"
+    record = "effects_record" if jit is fx.jit else "effects_plain"
     assert kinds == [record, kernel, record, record]
     assert re.search(rf"@{record}\(.*tensor<4x\d+xi32>", text)
 

@@ -133,7 +133,7 @@ SLIPS = (
     Slip(
         "asynchronous.barrier_waits_for_what_is_never_done",
         "dispatch/runtime/waiting.py",
-        "            if stream.held_for == UNTRACKED_THREAD and stream not in own:\n",
+        "            if stream.held_for == PLAIN_THREAD and stream not in own:\n",
         "            if False:\n",
         "A barrier waits for what an asynchronous callback has shown that is never done.",
         ("tests/extensions/asynchronous/test_callbacks.py::test_what_is_never_done_holds_up_no_barrier",),
@@ -141,7 +141,7 @@ SLIPS = (
     Slip(
         "asynchronous.never_done_is_not_said",
         "dispatch/runtime/runtime.py",
-        "        if said := uninterrupted(drain.beside.end_untracked):\n",
+        "        if said := uninterrupted(drain.beside.end_plain):\n",
         '        if said := "":\n',
         "The end of the process keeps back what an asynchronous callback has shown that was never done.",
         ("tests/dispatch/test_exit.py::test_what_was_never_done_is_shown_and_said",),

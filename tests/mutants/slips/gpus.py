@@ -26,7 +26,7 @@ SLIPS = (
     Slip(
         "gpus.other_devices_fail_again",
         "dispatch/native/cuda/host_failures.cc",
-        "    if (!is_known && program.thread != kUntrackedThread) failed_.push_back(program);\n",
+        "    if (!is_known && program.thread != kPlainThread) failed_.push_back(program);\n",
         "",
         "A program that fails on several devices, or twice, raises a failure for each.",
         (f"{OPERATIONS}::test_unknown_tickets_fail_their_program",),

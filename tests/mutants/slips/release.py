@@ -4,8 +4,7 @@ from tests.mutants.slip import Slip
 
 ORDER = "dispatch/native/order/release_order.cc"
 EPOCH = "dispatch/native/order/epoch.cc"
-UNTRACKED = "dispatch/native/order/untracked.cc"
-TEST = "tests/native/order_test.cc"
+TEST, PLAIN = "tests/native/order_test.cc", "tests/native/order_plain_test.cc"
 
 SLIPS = (
     Slip(
@@ -74,36 +73,52 @@ SLIPS = (
         ("tests/native/order_gaps_test.cc::test_overlapping_gaps_count_once",),
     ),
     Slip(
-        "release.untracked_is_earlier",
-        UNTRACKED,
-        "if (scan_ <= epoch.opened_scan + 1) return true;",
+        "release.plain_waits",
+        ORDER,
+        "return &it.second != &plain_ && !it.second.nested && it.second.is_behind(epoch.dispatch);",
+        "return false;",
+        "An effect of a program of JAX's comes ahead of programs that were dispatched before it.",
+        (f"{PLAIN}::test_plain_epoch_waits_for_earlier_dispatches",),
+    ),
+    Slip(
+        "release.plain_is_waited_for",
+        ORDER,
+        "return stream.nested || !plain_.is_behind(epoch.dispatch);",
+        "return true;",
+        "A program's record leaves ahead of an effect of a program of JAX's from before its dispatch.",
+        (f"{PLAIN}::test_program_waits_for_earlier_plain_epochs",),
+    ),
+    Slip(
+        "release.plain_waits_for_a_while",
+        ORDER,
+        "return is_overdue(epoch) || std::none_of(",
+        "return std::none_of(",
+        "Programs of `fx.jit` and `jax.jit` wait for each other for good.",
+        (f"{PLAIN}::test_plain_epoch_waits_for_a_while",),
+    ),
+    Slip(
+        "release.awaited_passes",
+        ORDER,
+        "  let_awaited_pass(release);\n",
         "",
-        "A program's record leaves ahead of an untracked one from before its dispatch that the scan has not seen.",
-        ("tests/native/untracked_test.cc::test_program_follows_earlier_untracked_records",),
+        "A callback in a program of JAX's that waits for another such callback waits for good.",
+        (f"{PLAIN}::test_awaited_plain_record_passes_functions",),
     ),
     Slip(
-        "release.untracked_waits",
-        UNTRACKED,
-        "static_cast<int32_t>(header.token.epoch - static_cast<uint32_t>(oldest)) >= 0)",
-        "static_cast<int32_t>(header.token.epoch - static_cast<uint32_t>(oldest)) > 0)",
-        "An untracked record leaves before the program that was dispatched last ahead of it has ended.",
-        ("tests/native/order_untracked_test.cc::test_untracked_record_waits_for_the_newest_dispatch",),
+        "release.awaited_passes_alone",
+        ORDER,
+        "if (is_awaited(*it)) end = it + 1;",
+        "end = it + 1;",
+        "Effects of programs of JAX's pass a function that does not wait for them.",
+        (f"{PLAIN}::test_awaited_plain_record_passes_functions",),
     ),
     Slip(
-        "release.asked_passes_all",
-        UNTRACKED,
-        "(asked && (stream.runs == 0 || stream.waits))",
-        "asked",
-        "A program of JAX's that waits for its callback passes functions that do not wait for it.",
-        ("tests/native/order_untracked_test.cc::test_awaited_untracked_record_passes_suspended_streams",),
-    ),
-    Slip(
-        "release.untracked_waits_for_run",
+        "release.waits_for_run",
         ORDER,
         "if (restricted_to_ == epoch.info.thread && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;",
         "",
-        "An untracked record leaves while what a program before it has recorded is still being replayed.",
-        ("tests/native/order_untracked_test.cc::test_untracked_records_wait_for_a_run_with_which_an_epoch_ends",),
+        "A plain effect leaves while what a program before it has recorded is still being replayed.",
+        (f"{PLAIN}::test_run_with_which_an_epoch_ends_is_waited_for",),
     ),
     Slip(
         "release.failed_in_order",

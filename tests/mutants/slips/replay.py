@@ -133,7 +133,7 @@ SLIPS = (
         "replay.resumes_before_it_ends",
         "dispatch/runtime/drain.py",
         "        suspended = self.runs.pop(id(items), None) is not None\n",
-        "        suspended = self.runs.pop(id(items), None) is not None\n        native.resume(run, untracked)\n",
+        "        suspended = self.runs.pop(id(items), None) is not None\n        native.resume(run)\n",
         "A program may end before the one ahead of it, whose callback has run.",
         ("tests/dispatch/test_runtime.py::test_epochs_end_in_their_order_while_a_drain_thread_is_late",),
     ),

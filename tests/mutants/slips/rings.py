@@ -89,12 +89,12 @@ SLIPS = (
         (f"{PUBLISHING}::test_dropping_short_programs_end",),
     ),
     Slip(
-        "rings.untracked_drops",
+        "rings.plain_drops",
         "dispatch/native/drain/drain.cc",
-        "    builder_.count_untracked(side.untracked_dropped);\n",
+        "    for (const DropRange &range : side.drops) order_.accept_drop(range);\n",
         "",
-        "A barrier waits for untracked records that a full ring has dropped.",
-        ("tests/native/untracked_test.cc::test_dropped_untracked_records_are_not_waited_for",),
+        "A barrier waits for effects of programs of JAX's that a full ring has dropped.",
+        ("tests/native/plain_test.cc::test_dropped_plain_effects_end",),
     ),
     Slip(
         "rings.half_full",
