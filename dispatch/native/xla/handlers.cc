@@ -124,7 +124,7 @@ ffi::Future Gate(int64_t domain, int64_t devices, ffi::RemainingArgs args, ffi::
 ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); }
 
 // (*operands) -> nothing, or with the runtime's own token in and out: a record of a program that was not dispatched by
-// `effects.jit`. The runtime orders these; the number is given here.
+// `effects.jit`. The runtime orders these; the epoch is opened here.
 ffi::Error Plain(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands, ffi::RemainingRets) {
   return Guard([&] {
     Spans spans(operands, site->ordered() ? 1 : 0);
