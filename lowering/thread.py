@@ -59,12 +59,11 @@ class Passes(NamedTuple):
     """What a jaxpr with a certain effect goes through besides the token pass.
 
     Attributes:
-        check: `check(jaxpr, traced)` raises if the effect is not used as it may be. It gets what tokens go through and
-            what the user's function was traced to.
+        check: `check(jaxpr)` raises if the effect is not used as it may be.
         schedule: The jaxpr that tokens go through in its place, and what ties its equations.
     """
 
-    check: Callable[[Any, Any], None]
+    check: Callable[[Any], None]
     schedule: Callable[[Any], tuple[Any, Schedule]]
 
 

@@ -181,7 +181,7 @@ def checked_jaxpr(traced: Any) -> Any:
     """The jaxpr of what was traced. Its effects are all ours, and futures and references are used as they may be."""
     jaxpr = others().take_over(_jax.closed_jaxpr(traced.jaxpr))
     for passes in passes_of(summarize(jaxpr).effects):
-        passes.check(jaxpr, traced.jaxpr)
+        passes.check(jaxpr)
     return jaxpr
 
 

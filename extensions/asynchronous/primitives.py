@@ -6,11 +6,19 @@ What operations are, and what becomes of these primitives, is imported by whatev
 
 from __future__ import annotations
 
+from typing import Any
+
 from effects import _jax
 from effects._model.registry import Effect
 
 ASYNC = Effect("async", kind="device")
 """The effect of starts, updates and dones. They are in order on the device, in a domain that counts nothing."""
+
+
+def is_asynchronous(eqn: Any) -> bool:
+    """Whether an equation starts, updates or ends an operation, or something in it does."""
+    return any(isinstance(effect, Effect) and effect == ASYNC for effect in eqn.effects)
+
 
 async_start_p: _jax.Primitive = _jax.Primitive("async_start")
 async_start_p.multiple_results = True

@@ -20,11 +20,10 @@ from effects._model.after import after
 from effects._model.primitive import effect_p
 from effects._model.site import Site, stored_dtype
 from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, PLAIN_THREAD, POST_TARGET, TAKE_TARGET, stream_of
-from effects.extensions.asynchronous.flights import check_references
-from effects.extensions.asynchronous.futures import check_futures
 from effects.extensions.asynchronous.operation import Exchanged, HostAwait, HostStartOp, Operation
 from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
+from effects.extensions.asynchronous.tickets import check_tickets
 from effects.extensions.asynchronous.ties import ScheduleTies, with_local_operations
 from effects.lowering.effect import bind_record
 from effects.lowering.masks import MaskContext, register_mask_rule
@@ -309,11 +308,6 @@ def _is_collective(eqn: Any) -> bool:
     return operation.has_replicas or jax.process_count() > 1
 
 
-def _check(jaxpr: Any, traced: Any) -> None:
-    check_futures(jaxpr)
-    check_references(traced)
-
-
 def _schedule(jaxpr: Any) -> Any:
     for fuse in _fusions:
         jaxpr = fuse(jaxpr)
@@ -328,4 +322,4 @@ declare_sites(
     find_sites=lambda eqn: eqn.params["operation"].sites,
     is_collective=_is_collective,
 )
-register_passes(ASYNC, Passes(_check, _schedule))
+register_passes(ASYNC, Passes(check_tickets, _schedule))

@@ -13,9 +13,8 @@ from typing import Any
 
 from effects import _jax
 from effects._model.after import after
-from effects._model.registry import Effect
 from effects.extensions.asynchronous.operation import HostStartOp
-from effects.extensions.asynchronous.primitives import ASYNC, async_done_p, async_start_p, async_update_p
+from effects.extensions.asynchronous.primitives import ASYNC, async_done_p, async_start_p, async_update_p, is_asynchronous
 from effects.lowering.tokens import Tokens, token_key
 
 _KEY = token_key(ASYNC)
@@ -76,11 +75,6 @@ class ScheduleTies:
                     if not _takes_references(eqn):  # what a reference holds may have been there ahead of the start
                         self._tie(x, x)
                     self._given[id(x)] = x
-
-
-def is_asynchronous(eqn: Any) -> bool:
-    """Whether an equation starts, updates or ends an operation, or something in it does."""
-    return any(isinstance(effect, Effect) and effect == ASYNC for effect in eqn.effects)
 
 
 def _takes_references(eqn: Any) -> bool:

@@ -12,9 +12,9 @@ from effects._model.primitive import effect_p
 from effects._model.site import Where
 from effects._model.wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TARGET
 from effects.dispatch.calling.jit import JitFunction, jit
-from effects.extensions.asynchronous.flights import Flight, Flights, Path, Place, Step, exclude
-from effects.extensions.asynchronous.operation import HostStartOp, Operation
+from effects.extensions.asynchronous.operation import HostStartOp
 from effects.extensions.asynchronous.primitives import async_done_p, async_start_p, async_update_p
+from effects.extensions.asynchronous.tickets import Flight, Path, Place, Run, Step, exclude
 from effects.extensions.inspecting.compare import Comparison, comparing
 from effects.extensions.inspecting.compiled_text import CompiledText, Copy, Instruction, copy_of
 
@@ -285,31 +285,31 @@ def _said(copies: Iterable[Copy]) -> list[str]:
 
 
 def _inspection(jaxpr: Any, text: str) -> Inspection:
-    flights, schedule = Flights(jaxpr), Schedule(text)
+    run, schedule = Run(each_call=True), Schedule(text)
+    run.walk(jaxpr, [None] * len(jaxpr.in_avals))
     places: dict[Place, list[Flight]] = {}
-    for flight in flights.flights:
+    for flight in run.flights:
         places.setdefault(flight.place, []).append(flight)
-    intervals = _intervals_of(flights, schedule)
+    intervals = _intervals_of(run, schedule)
     operations = [
-        _operation(number, flights, same, None if intervals is None else intervals[place], schedule)
+        _operation(number, run, same, None if intervals is None else intervals[place], schedule)
         for number, (place, same) in enumerate(places.items(), 1)
     ]
     found = (copy for interval in schedule.intervals for copy in schedule.copies_between(interval))
     return Inspection(tuple(operations), tuple(dict.fromkeys(found)))
 
 
-def _intervals_of(flights: Flights, schedule: Schedule) -> dict[Place, list[Interval]] | None:
+def _intervals_of(run: Run, schedule: Schedule) -> dict[Place, list[Interval]] | None:
     """What the compiled program has of the operation that starts in each place. Both are in the order of the program.
 
     An update with a partial result ends an operation of values, and starts it again.
     """
     expected: dict[tuple[Place, Any], Place] = {}
-    starts = [(flight.start, flight) for flight in flights.flights]
-    again = [
-        (at, flight) for flight in flights.flights for at in flight.updates if _starts_again(flight, flights.steps[at])
-    ]
-    for at, flight in sorted([*starts, *again], key=lambda one: one[0]):
-        expected.setdefault((flight.place, id(flights.steps[at].eqn)), flight.place)
+    for step in run.steps:
+        for flight in step.flights:
+            again = step.eqn.params.get("partial") and not isinstance(flight.operation, HostStartOp)
+            if again or step.eqn.primitive is async_start_p:
+                expected.setdefault((flight.place, id(step.eqn)), flight.place)
     compiled: dict[tuple[str, ...], list[Interval]] = {}
     for interval in schedule.intervals:
         compiled.setdefault(interval.place, []).append(interval)
@@ -321,23 +321,20 @@ def _intervals_of(flights: Flights, schedule: Schedule) -> dict[Place, list[Inte
     return found
 
 
-def _starts_again(flight: Flight, step: Step) -> bool:
-    return step.eqn.params["partial"] and not isinstance(flight.operation, HostStartOp)
-
-
 def _operation(
-    number: int, flights: Flights, same: list[Flight], intervals: list[Interval] | None, schedule: Schedule
+    number: int, run: Run, same: list[Flight], intervals: list[Interval] | None, schedule: Schedule
 ) -> InspectedOperation:
     operation, name = same[0].operation, same[0].operation.name
     own: dict[int, str] = {}  # by position: the line of its start, or of an update or a done
-    for flight in same:
-        for at in (flight.start, *flight.updates, *flight.dones):
-            own[at] = _own_line(flights.steps[at].eqn, name, number)
-    others = {at for flight in same for done in flight.dones for at in flights.between(flight, done)}
+    others: set[int] = set()
+    for at, step in enumerate(run.steps):
+        for flight in (flight for flight in step.flights if flight in same):
+            own[at] = _own_line(step.eqn, name, number)
+            others |= {*run.between(flight, at)} if step.eqn.primitive is async_done_p else set()
     lines: dict[str, dict[int, str]] = {"start": {}, "update": {}, "done": {}, "between": {}, "all": {}}
     for at in sorted({*own, *others}):  # an equation of a loop stands where it comes first
-        eqn = flights.steps[at].eqn
-        line = own[at] if at in own else _line(eqn, flights.operation_at(at))
+        eqn = run.steps[at].eqn
+        line = own[at] if at in own else _line(run.steps[at])
         lines[_PARTS[eqn.primitive] if at in own else "between"].setdefault(id(eqn), line)
         lines["all"].setdefault(id(eqn), line if at in own else f"    {line}")
     copies = None if intervals is None else [copy for one in intervals for copy in schedule.copies_between(one)]
@@ -362,10 +359,11 @@ def _own_line(eqn: Any, name: str, number: int) -> str:
     return f"{', '.join(results)} = {name}-{part}({operands})  {_jax.source_of(eqn)}"
 
 
-def _line(eqn: Any, operation: Operation | None) -> str:
-    part = _PARTS.get(eqn.primitive)
+def _line(step: Step) -> str:
+    eqn = step.eqn
     name = eqn.params["site"].effect.name if eqn.primitive is effect_p else eqn.primitive.name
-    name = f"{operation.name}-{part}" if operation and part else name
+    if step.flights:
+        name = f"{step.flights[0].operation.name}-{_PARTS[eqn.primitive]}"
     return f"{name} {_types(eqn.outvars)}".rstrip() + f"  {_jax.source_of(eqn)}"
 
 

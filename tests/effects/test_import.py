@@ -23,8 +23,8 @@ LEFT_OUT = [
         "effects.extensions.asynchronous.start_and_done",
         "effects.extensions.asynchronous.rules",
     ),
-    *("effects.extensions.kernels.log", "effects.extensions.asynchronous.futures"),
-    *("effects.extensions.asynchronous.flights", "effects.extensions.asynchronous.api"),
+    *("effects.extensions.kernels.log", "effects.extensions.asynchronous.tickets"),
+    *("effects.extensions.asynchronous.ties", "effects.extensions.asynchronous.api"),
     *("effects.handlers", "effects.testing", "effects.cli"),
 ]
 """Modules that take long, and that few programs need."""

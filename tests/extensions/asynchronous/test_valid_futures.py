@@ -11,10 +11,10 @@ from jax.experimental import pallas
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
-from effects.extensions.asynchronous import futures, rules
-from effects.extensions.asynchronous.flights import check_references
-from effects.extensions.asynchronous.futures import check_futures
+from effects.extensions.asynchronous.primitives import ASYNC
+from effects.extensions.asynchronous.tickets import Run, check_tickets
 from effects.extensions.jax_callbacks.taking_over import take_over
+from effects.lowering import thread
 from tests.helpers import meet_barrier
 
 done = fx.async_done
@@ -209,7 +209,7 @@ def has_no_meaning(f, way):
 def test_valid_program_is_accepted(f):
     for way, change in WAYS.items():
         if not has_no_meaning(f, way):
-            check_futures(take_over(jax.make_jaxpr(change(f))(X)))
+            check_tickets(take_over(jax.make_jaxpr(change(f))(X)))
 
 
 def test_condition_of_a_loop_may_start_and_end():
@@ -253,7 +253,7 @@ def test_run_state_in_a_region(check_vma):
 @pytest.mark.parametrize("kind", ["value", "host", "exchange"])
 def test_unknown_ticket_is_an_error(monkeypatch, kind):
     """And never a wait, whatever let the ticket through."""
-    monkeypatch.setattr(rules, "check_futures", lambda jaxpr: None)
+    monkeypatch.setitem(thread._passes, ASYNC, thread._passes[ASYNC]._replace(check=lambda jaxpr: None))
     mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def begin(x):
@@ -299,8 +299,8 @@ def test_done_twice_in_a_program_of_jax(kind):
 def test_function_that_is_called_often_is_walked_once(monkeypatch):
     """Else nested functions would cost what the program costs to run, and these would not come to an end."""
     counted = itertools.count()
-    apply = futures._Run._apply
-    monkeypatch.setattr(futures._Run, "_apply", lambda *args: (next(counted), apply(*args))[1])
+    apply = Run._apply
+    monkeypatch.setattr(Run, "_apply", lambda *args: (next(counted), apply(*args))[1])
 
     def twice(f):
         return jax.jit(lambda x: f(f(x)))
@@ -309,6 +309,5 @@ def test_function_that_is_called_often_is_walked_once(monkeypatch):
     for _ in range(60):
         f = twice(f)
     jaxpr = jax.make_jaxpr(f)(X)
-    check_references(jaxpr)
-    check_futures(jaxpr)
+    check_tickets(jaxpr)
     assert next(counted) < 200

@@ -116,8 +116,8 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.region_of_a_future",
-        "extensions/asynchronous/futures.py",
-        "if future.region == self._region or (kept and not future.region):",
+        "extensions/asynchronous/tickets.py",
+        "if region == self._region or (kept and not region):",
         "if True:",
         "A future that leaves its region is not refused.",
         ("tests/extensions/asynchronous/test_checker.py::test_started_in_a_region_and_done_outside",),

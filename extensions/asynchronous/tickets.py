@@ -1,0 +1,521 @@
+"""What becomes of tickets: an abstract run of a program, in which futures are the values.
+
+The run goes through loops, branches and calls, and notes each equation that it comes to as a step, and each operation
+with the steps that start, update and end it. It refuses a future that is not used up once, and a reference that is used
+while an operation is in flight that will write to it. `fx.inspect` reads its notes.
+
+- A call is run with the futures that it takes. A function that takes and gives none is run once, however often it is
+  called.
+- Branches begin with the same state and must end with the same.
+- A loop's body is run twice, since what one iteration starts the next may end. It has futures of its own for what is
+  carried, and must use those up or carry them on.
+
+A derivative has zeros where a future does not depend on what is differentiated: they stand for a future of zeros, which
+need not be done. Nor need a future that JAX started for a derivative: the last iteration of a transposed loop starts an
+operation of which nothing asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from effects import _errors as errors
+from effects import _jax
+from effects.extensions.asynchronous.operation import TICKET_LENGTH, Kept, Operation
+from effects.extensions.asynchronous.primitives import async_done_p, async_start_p, async_update_p, is_asynchronous
+from effects.lowering.holders import Extra, find_holder
+
+MSG_USED_TWICE = (
+    "The future of `{name}`, started at {start}, is {second} at {at}, and was {first} at {before} already. A future is "
+    "used up by its update, by its done and by the loop that carries it. {remedy}"
+)
+_REMEDIES = {
+    "done": "Keep the results of the first done, or start the operation again.",
+    "updated": "Go on with the future that the update returned.",
+}
+MSG_NUMBER = (
+    "The future of `{name}`, started at {start}, is used as a number by `{primitive}` at {at}. Its ticket says what is "
+    "in flight, and nothing can be computed with it. Call `fx.async_done` first, and compute with the results."
+)
+MSG_CHOSEN = (
+    "The future of `{name}`, started at {start}, is chosen by a `where` at {at}. The futures that are not chosen would "
+    "never be done. Choose between the results of `fx.async_done`, or write a `jax.lax.cond` that does each future in "
+    "both branches."
+)
+MSG_LANES = (
+    "The future of `{name}`, started at {start}, meets a predicate that differs between the lanes of a `vmap` at {at}. "
+    "Under `vmap` such a branch or loop runs for all lanes, and one operation is in flight for all of them. Call "
+    "`fx.async_done` ahead of the branch or the loop, or loop over the lanes with `jax.lax.map`."
+)
+MSG_NEVER_DONE = (
+    "The asynchronous operation `{name}` that starts at {start}{updated} is never done. What is started "
+    "is done once in the same program, for its results are kept until then. Call `fx.async_done` with the future, or "
+    "leave out the start."
+)
+MSG_DROPPED_IN_LOOP = (
+    "The asynchronous operation `{name}` that starts at {start}{updated} is dropped in the loop at {loop}: its future "
+    "is neither done in the iteration nor carried to the next. What an iteration has under way it ends, or carries on. "
+    "Call `fx.async_done` in the body, or return the future as a part of what the loop carries."
+)
+MSG_ONE_BRANCH = (
+    "The future of `{name}`, started at {start}, is {ended} at {at} in one branch of the `cond` or `switch` at "
+    "{branch}, and not in another. Behind branches a future is the same whichever was taken. Do it in every branch, or "
+    "return it from every branch and do it behind them."
+)
+MSG_BRANCH_RESULT = (
+    "One branch of the `cond` or `switch` at {branch} returns the future of `{name}`, started at {start}, and another "
+    "returns a number in its place. Behind branches a future is the same whichever was taken. Return a future from "
+    "every branch."
+)
+MSG_EACH_ITERATION = (
+    "The future of `{name}`, started at {start}, is {ended} at {at} in each iteration of the loop at {loop}, and comes "
+    "from outside of it. A future is done once, and a loop may have many iterations. Do it ahead of the loop, or "
+    "carry it and return the future of a new start."
+)
+MSG_NOT_CARRIED_ON = (
+    "The loop at {loop} carries the future of `{name}`, started at {start}, and its body has a number in its place. "
+    "What a loop carries is a future in every iteration or in none. Start an operation ahead of the loop, and return "
+    "the future of one from its body."
+)
+MSG_LEAKED = (
+    "The future of `{name}`, started at {start}, is returned from the program without being done. What is in flight "
+    "belongs to one call of a program, and is gone when it ends. Return `fx.async_done(future)`."
+)
+MSG_REGION = (
+    "The future of `{name}`, started at {start} {there}, is {ended} at {at} {here}. In a `jax.shard_map` each device "
+    "starts and ends operations of its own, and outside of it the program has one for all devices. Do it where it was "
+    "started, and pass its results on."
+)
+MSG_FOREIGN = (
+    "What is {ended} at {at} is no future of this program. A future is started and used up in one call of a function "
+    "of `fx.jit`. Start the operation in the function, and pass its future on as it is."
+)
+MSG_REFERENCE_UNDER_WAY = (
+    "A reference of type {type} is used at {use}, between the start of `{name}` at {start} and its done at {done}. "
+    "The operation writes to it in between, at a time that nothing says. Use the reference ahead of the start or "
+    "behind the done, or let the operation write to another one."
+)
+
+_HANDS_ON = frozenset(
+    {"pvary", "pcast", "copy", "name", "optimization_barrier", "sharding_constraint", "reshard"}
+    | {"reduce_precision", "stop_gradient", "transpose"}
+)
+"""Primitives whose results are their operands, each in its place. A derivative, `vmap` and a region bind them."""
+
+_KEEPS_ZEROS = frozenset({"broadcast_in_dim", "select_n", "convert_element_type", "reshape", "squeeze", "mul", "add"})
+"""Primitives that make zeros of nothing but zeros."""
+
+Path = tuple[tuple[int, int], ...]
+"""For each `cond` or `switch` around an equation: which visit to one it is part of, and which branch."""
+
+Place = tuple[int, ...]
+"""Where an equation stands in the program, by the equations around it. It is the same in all iterations of a loop."""
+
+
+class Step(NamedTuple):
+    """An equation when the run comes to it.
+
+    Attributes:
+        eqn: The equation.
+        path: The branches that it is in.
+        references: The references that it takes.
+        flights: The operations that it starts, updates or ends.
+    """
+
+    eqn: Any
+    path: Path
+    references: tuple[Reference, ...]
+    flights: tuple[Flight, ...]
+
+
+@dataclasses.dataclass(eq=False)
+class Flight:
+    """An operation from where it is started.
+
+    Attributes:
+        operation: What was started.
+        start: The position of its start among the steps.
+        place: Where its start stands.
+        region: The axes of the regions in which it was started.
+    """
+
+    operation: Operation
+    start: int
+    place: Place
+    region: tuple[str, ...]
+
+
+class End(NamedTuple):
+    """How a future was used up, and where."""
+
+    how: str
+    where: str
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class FutureValue:
+    """A future. Two are the same only if they are one object.
+
+    Attributes:
+        flights: The operations that it may be of.
+        updated: Where it has come out of an update.
+        end: How it was used up.
+    """
+
+    flights: tuple[Flight, ...]
+    updated: str = ""
+    end: End | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether something may be in flight that must be done."""
+        return not all(flight.operation.of_derivative for flight in self.flights)
+
+    def use(self, how: str, where: str) -> None:
+        if (end := self.end) is not None:
+            shown = {"second": how, "at": where, "first": end.how, "before": end.where}
+            remedy = _REMEDIES.get(end.how, "Go on with the future that came out of there.")
+            raise future_error(MSG_USED_TWICE, self, **shown, remedy=remedy)
+        self.end = End(how, where)
+
+
+class Zeros:
+    """The ticket of a future of zeros, which may be done any number of times, or not at all."""
+
+
+class Results(frozenset[Flight]):
+    """What operations have come to that write to references, or what was made of it."""
+
+
+class Reference(NamedTuple):
+    """A reference, by the variable that it has where it comes into the program."""
+
+    var: Any
+
+
+ZEROS = Zeros()
+Value = FutureValue | Zeros | Results | Reference | None
+"""A value of the run. None is anything else."""
+
+
+def check_tickets(jaxpr: Any) -> None:
+    """Raises an error unless a program, a jaxpr with constants, uses each of its futures once, and no reference that an
+    operation in flight writes to."""
+    for future in futures_in(Run().walk(jaxpr, [None] * len(jaxpr.in_avals))):
+        if future.end is None and future.is_needed:
+            raise future_error(MSG_LEAKED, future)
+
+
+class Run:
+    """One run of a program, with its notes.
+
+    Attributes:
+        steps: The steps, in the order of the program. A call or a loop without operations is one step.
+        flights: The operations, each as often as a step starts it.
+    """
+
+    def __init__(self, each_call: bool = False) -> None:
+        """`each_call`: whether a function is run as often as it is called, though it takes and gives no futures."""
+        self.steps: list[Step] = []
+        self.flights: list[Flight] = []
+        self._each_call = each_call
+        self._known: set[Any] = set()  # jaxprs that take and give no futures
+        self._around: tuple[Any, ...] = ()  # the equations in whose jaxprs the run is
+        self._path: Path = ()
+        self._visits = itertools.count()
+
+    def between(self, flight: Flight, end: int) -> Iterator[int]:
+        """The positions of the steps between a start and this end of it. What is in another branch is not there."""
+        ends = self.steps[flight.start].path, self.steps[end].path
+        steps = range(flight.start + 1, end)
+        return (at for at in steps if not any(exclude(self.steps[at].path, path) for path in ends))
+
+    def walk(self, jaxpr: Any, args: Sequence[Value], own: Sequence[Value] = ()) -> list[Value]:
+        """What a jaxpr returns. It must use up or return the futures that it starts, and `own` among its arguments."""
+        jaxpr = _jax.closed_jaxpr(jaxpr)
+        apart = all(arg is None or isinstance(arg, Reference) for arg in args)
+        if apart and jaxpr in self._known and not self._each_call:
+            self._note(self._around[-1], args)
+            return [None] * len(jaxpr.out_avals)
+        known = dict(zip(jaxpr.jaxpr.invars, args, strict=True))
+        owned, foreign = [*futures_in(own)], {id(arg) for arg in args}
+
+        def read(atom: Any) -> Value:
+            if hasattr(atom, "val"):
+                return ZEROS if is_ticket(atom.aval) and is_zero(atom.val) else None
+            value = known.get(atom)
+            return Reference(atom) if value is None and _jax.is_reference_type(atom.aval) else value
+
+        for eqn in jaxpr.jaxpr.eqns:
+            outs = self._apply(eqn, [read(atom) for atom in eqn.invars])
+            known.update(zip(eqn.outvars, outs, strict=True))
+            owned += (out for out in futures_in(outs) if id(out) not in foreign)
+        outs = [read(atom) for atom in jaxpr.jaxpr.outvars]
+        for future in owned:
+            if future.end is None and future.is_needed and not any(out is future for out in outs):
+                raise self._dropped(future)
+        if apart and not any(outs):
+            self._known.add(jaxpr)
+        return outs
+
+    def _dropped(self, future: FutureValue) -> errors.FutureError:
+        updated = f" and is updated at {future.updated}" if future.updated else ""
+        for eqn in reversed(self._around):
+            if eqn.primitive in (_jax.scan_p, _jax.while_p):
+                return future_error(MSG_DROPPED_IN_LOOP, future, updated=updated, loop=_jax.source_of(eqn))
+        return future_error(MSG_NEVER_DONE, future, updated=updated)
+
+    def _apply(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+        primitive, has_operations = eqn.primitive, is_asynchronous(eqn)
+        if primitive is async_start_p:
+            return self._start(eqn, operands)
+        if primitive in (async_update_p, async_done_p):
+            return self._end(eqn, operands)
+        has_tickets = any(isinstance(x, (FutureValue, Zeros)) for x in operands)
+        if not (has_operations or has_tickets or any(is_ticket(var.aval) for var in eqn.outvars)):
+            self._note(eqn, operands)
+            return [_results(operands)] * len(eqn.outvars)
+        if not any(_jax.jaxprs_in(eqn.params)) and find_holder(primitive) is None:
+            self._note(eqn, operands)
+            return self._compute(eqn, operands)
+        around, position = self._around, len(self.steps)
+        self._around = (*around, eqn)
+        if primitive is _jax.cond_p:
+            outs = self._branch(eqn, operands)
+        elif primitive in (_jax.scan_p, _jax.while_p):
+            outs = self._loop(eqn, operands)
+        else:
+            outs = self._call(eqn, operands)
+        self._around = around
+        if not has_operations:
+            del self.steps[position:]
+            self._note(eqn, operands)
+        return outs
+
+    def _note(self, eqn: Any, operands: Sequence[Value], flights: tuple[Flight, ...] = ()) -> None:
+        """Notes a step. If it writes what an operation has come to, nothing has used the reference since the start."""
+        references, here = [x for x in operands if isinstance(x, Reference)], len(self.steps)
+        self.steps.append(Step(eqn, self._path, references, flights))
+        for flight in (_results(operands) or ()) if references else ():
+            for at in self.between(flight, here):
+                if references[0] in self.steps[at].references:
+                    shown = {"type": references[0].var.aval, "use": _jax.source_of(self.steps[at].eqn)}
+                    shown |= {"name": flight.operation.name, "start": flight.operation.where}
+                    raise ValueError(MSG_REFERENCE_UNDER_WAY.format(**shown, done=_jax.source_of(eqn)))
+
+    def _compute(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+        """What is no operation's and holds no jaxprs: it makes zeros, hands tickets on, or must have none."""
+        name, futures = eqn.primitive.name, [*futures_in(operands)]
+        if name in _HANDS_ON and len(operands) == len(eqn.outvars):
+            return operands
+        if futures:
+            at = _jax.source_of(eqn, *reversed(self._around))
+            lanes = any(flight.operation.lanes for future in futures for flight in future.flights)
+            if name == "broadcast_in_dim" or (name == "select_n" and lanes):
+                raise future_error(MSG_LANES, futures[0], at=at)
+            text = MSG_CHOSEN if name == "select_n" else MSG_NUMBER
+            raise future_error(text, futures[0], primitive=name, at=at)
+        values = eqn.invars[1:] if name == "select_n" else eqn.invars
+        if name in _KEEPS_ZEROS and all(
+            operand is ZEROS or is_zero(getattr(atom, "val", None))
+            for operand, atom in zip(operands[-len(values) :], values, strict=True)
+        ):
+            return [ZEROS]
+        return [_results(operands)] * len(eqn.outvars)
+
+    def _start(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+        for future in futures_in(operands):
+            raise future_error(MSG_NUMBER, future, primitive=eqn.primitive, at=_jax.source_of(eqn))
+        place = (*map(id, self._around), id(eqn))
+        flight = Flight(eqn.params["operation"], len(self.steps), place, self._region)
+        self.flights.append(flight)
+        self._note(eqn, operands, (flight,))
+        return [FutureValue((flight,))]
+
+    def _end(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+        """An update or a done. The ticket is the last operand."""
+        where, future = str(eqn.params["operation"].where), operands[-1]
+        how = "done" if eqn.primitive is async_done_p else "updated"
+        flights: tuple[Flight, ...] = ()
+        if isinstance(future, FutureValue):
+            self._check_region(future, how, where)
+            future.use(how, where)
+            flights = future.flights
+        elif future is not ZEROS:
+            raise errors.FutureError(MSG_FOREIGN.format(ended=how, at=where))
+        self._note(eqn, operands, flights)
+        if how == "updated":
+            return [FutureValue(flights, where) if flights else ZEROS, *[None] * (len(eqn.outvars) - 1)]
+        written = Results(flight for flight in flights if flight.operation.into_reference)
+        return [written or None] * len(eqn.outvars)
+
+    @property
+    def _region(self) -> tuple[str, ...]:
+        """The axes of the regions around."""
+        regions = (eqn.params["newly_manual_axes"] for eqn in self._around if eqn.primitive is _jax.shard_map_p)
+        return tuple(axis for axes in regions for axis in sorted(map(str, axes)))
+
+    def _check_region(self, future: FutureValue, how: str, where: str) -> None:
+        """Values that are started outside of a region are on each of its devices, which take them as they are."""
+        region, kept = future.flights[0].region, isinstance(future.flights[0].operation, Kept)
+        if region == self._region or (kept and not region):
+            return
+        there, here = (_shown_region(axes) for axes in (region, self._region))
+        raise future_error(MSG_REGION, future, there=there, here=here, ended=how, at=where)
+
+    def _call(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+        """What holds jaxprs and is no branch and no loop."""
+        params, region = eqn.params, contextlib.nullcontext()
+        if eqn.primitive is _jax.shard_map_p:
+            region = _jax.inside_region(params["mesh"], params["newly_manual_axes"], params["check_vma"])
+        with region:
+            if (holder := find_holder(eqn.primitive)) is None:
+                return self._walk_in_place(eqn, params, operands)
+            extra = Extra(
+                lambda *operands, **params: self._walk_in_place(eqn, params, operands),
+                lambda body, _: body,
+                lambda body, _, args: ((), self.walk(body, args)),
+            )
+            return holder(extra, *operands, **params)
+
+    def _walk_in_place(self, eqn: Any, params: Any, operands: Sequence[Value]) -> Sequence[Value]:
+        bodies = [*map(_jax.closed_jaxpr, _jax.jaxprs_in(params))]
+        if [len(body.in_avals) for body in bodies] == [len(operands)]:
+            return self.walk(bodies[0], operands)
+        for body in bodies:
+            self.walk(body, [None] * len(body.in_avals))
+        return self._compute(eqn, operands)
+
+    def _branch(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+        where, visit, path = _jax.source_of(eqn), next(self._visits), self._path
+        args = [*{id(future): future for future in futures_in(operands)}.values()]
+
+        def in_state(ends: Sequence[End | None]) -> None:
+            for future, end in zip(args, ends, strict=True):
+                future.end = end
+
+        before = [future.end for future in args]
+        returned, after = [], []  # by each branch, and how it has used up the futures that came in
+        for number, branch in enumerate(eqn.params["branches"]):
+            in_state(before)
+            self._path = (*path, (visit, number))
+            returned.append(self.walk(branch, operands[1:]))
+            after.append([future.end for future in args])
+        self._path = path
+        # Each branch hands on what it returns; what all of them return in the same place stays itself.
+        outs = [joined(cases, MSG_BRANCH_RESULT, branch=where) for cases in zip(*returned, strict=True)]
+        for values, ends in zip(returned, after, strict=True):
+            in_state(ends)
+            for value, out in zip(values, outs, strict=True):
+                if isinstance(value, FutureValue) and value is not out:
+                    value.use("returned by a branch", where)
+            ends[:] = [future.end for future in args]
+        for future, ends in zip(args, zip(*after, strict=True), strict=True):
+            used = [end for end in ends if end is not None]
+            if used and len(used) < len(ends) and future.is_needed:
+                raise future_error(MSG_ONE_BRANCH, future, ended=used[0].how, at=used[0].where, branch=where)
+            future.end = used[0] if used else None
+        return outs
+
+    def _loop(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+        params, where = eqn.params, _jax.source_of(eqn)
+        asked, conditions = 0, []
+        if eqn.primitive is _jax.scan_p:
+            split, carried = _jax.read_scan(params)
+            body = params["jaxpr"]
+        else:
+            asked, body, conditions = params["cond_nconsts"], params["body_jaxpr"], [params["cond_jaxpr"]]
+            split = asked + params["body_nconsts"]
+            carried = len(operands) - split
+        consts, given = operands[asked:split], operands[split:]
+        for future in futures_in(given):
+            future.use("taken by a loop", where)
+        values = given  # what is carried, and then what has one element for each iteration
+        for iteration in itertools.count():
+            inner = [fresh(value) for value in values]
+            for condition in conditions:
+                args = [*operands[:asked], *inner]
+                self._iterate(condition, args, args, where)
+            results = self._iterate(body, [*consts, *inner], consts, where, own=inner)
+            for future in futures_in(results):
+                future.use("carried on by a loop", where)
+            following = []
+            for value, result in zip(values[:carried], results, strict=False):
+                one = joined([value, result], MSG_NOT_CARRIED_ON, loop=where)
+                following.append(fresh(result) if isinstance(result, FutureValue) else one)
+            # Zeros that are carried are a number, or the future of a derivative: what the body makes of them tells.
+            if iteration and [*map(type, following)] == [*map(type, values[:carried])]:
+                break
+            values = [*following, *values[carried:]]
+        outs = [*following, *map(fresh, results[carried:])]
+        if conditions:  # it may have no iteration
+            outs = [joined(pair, MSG_NOT_CARRIED_ON, loop=where) for pair in zip(given, outs, strict=True)]
+        return outs
+
+    def _iterate(
+        self, jaxpr: Any, args: Sequence[Value], outer: Sequence[Value], loop: str, own: Sequence[Value] = ()
+    ) -> list[Value]:
+        """Walks what a loop does in each iteration. It uses up none of the futures `outer`."""
+        before = [(future, future.end) for future in futures_in(outer)]
+        outs = self.walk(jaxpr, args, own)
+        for future, end in before:
+            if (used := future.end) is not end and used is not None:
+                raise future_error(MSG_EACH_ITERATION, future, ended=used.how, at=used.where, loop=loop)
+        return outs
+
+
+def joined(values: Sequence[Value], text: str, **shown: Any) -> Value:
+    """What is one of these values. Raises this error if that may be a future or a number."""
+    if all(value is values[0] for value in values):
+        return values[0]
+    futures = [*futures_in(values)]
+    if not futures:
+        return _results(values)
+    if not all(isinstance(value, (FutureValue, Zeros)) for value in values):
+        raise future_error(text, futures[0], **shown)
+    return FutureValue(tuple(dict.fromkeys(flight for future in futures for flight in future.flights)))
+
+
+def fresh(value: Value) -> Value:
+    """The future that goes on as another one, or what is none."""
+    return FutureValue(value.flights) if isinstance(value, FutureValue) else value
+
+
+def futures_in(values: Iterable[Value]) -> Iterator[FutureValue]:
+    return (value for value in values if isinstance(value, FutureValue))
+
+
+def _results(values: Iterable[Value]) -> Results | None:
+    """What is made of these values has the results among them."""
+    return Results(flight for value in values if isinstance(value, Results) for flight in value) or None
+
+
+def exclude(one: Path, other: Path) -> bool:
+    """Whether these are in two branches of one `cond`, of which a program takes one."""
+    branches = dict(other)
+    return any(branches.get(visit, branch) != branch for visit, branch in one)
+
+
+def is_ticket(aval: Any) -> bool:
+    """Whether a value of this type may be a ticket."""
+    shape = getattr(aval, "shape", ())
+    return bool(shape) and shape[-1] == TICKET_LENGTH and aval.dtype == np.float32
+
+
+def is_zero(value: Any) -> bool:
+    return isinstance(value, (int, float, np.ndarray, np.generic)) and not np.any(value)
+
+
+def future_error(text: str, future: FutureValue, **shown: Any) -> errors.FutureError:
+    operation = future.flights[0].operation
+    return errors.FutureError(text.format(name=operation.name, start=operation.where, **shown))
+
+
+def _shown_region(axes: Sequence[str]) -> str:
+    return f"in a `jax.shard_map` over {', '.join(map(repr, axes))}" if axes else "outside of any `jax.shard_map`"
