@@ -246,18 +246,13 @@ def _peers(operation: Exchanged) -> dict[str, Any]:
     return {**peers, "optional": operation.of_derivative}
 
 
-@register_token_rule(async_done_p)
-def _done_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation) -> tuple[Tokens, Any]:
-    return _end(ctx, tokens, operands, operation)
-
-
 @register_token_rule(async_update_p)
 def _update_token_rule(
     ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation, partial: bool
 ) -> tuple[Tokens, list[Any]]:
     ticket = operands[-1]
     if partial and isinstance(operation, HostAwait):
-        tokens, outs = _end(ctx, tokens, operands, operation)
+        tokens, outs = _done_token_rule(ctx, tokens, *operands, operation=operation)
         return tokens, [ticket, *outs]
     if partial:  # what it has come to is the result, and it is started again with that
         token, outs = _take(tokens[_KEY], operands, operation)
@@ -267,7 +262,10 @@ def _update_token_rule(
     return tokens, [ticket]
 
 
-def _end(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], operation: Operation) -> tuple[Tokens, list[Any]]:
+@register_token_rule(async_done_p)
+def _done_token_rule(
+    ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation
+) -> tuple[Tokens, list[Any]]:
     if not isinstance(operation, HostAwait):
         token, outs = _take(tokens[_KEY], operands, operation)
         return {_KEY: token}, outs

@@ -96,28 +96,19 @@ def _start_jvp(primals: Any, tangents: Any, *, operation: Operation) -> tuple[li
     return outs, async_start_p.bind(*map(_jax.ad.instantiate_zeros, own), operation=operation.tangent())
 
 
-def _update_jvp(primals: Any, tangents: Any, *, operation: Operation, partial: bool) -> tuple[list[Any], list[Any]]:
-    outs = async_update_p.bind(*primals, operation=operation, partial=partial)
-    zeros = [_jax.zero_tangent(out) for out in outs]
-    if type(tangents[0]) is _jax.ad.Zero:
-        return outs, zeros
-    tangent, *found = async_update_p.bind(*tangents, operation=operation.tangent(), partial=partial)
-    return outs, [tangent, *_at(operation, found, zeros[1:])]
-
-
-def _done_jvp(primals: Any, tangents: Any, *, operation: Operation) -> tuple[list[Any], list[Any]]:
-    outs = async_done_p.bind(*primals, operation=operation)
-    zeros = [_jax.zero_tangent(out) for out in outs]
-    if type(tangents[0]) is _jax.ad.Zero:
-        return outs, zeros
-    return outs, _at(operation, async_done_p.bind(*tangents, operation=operation.tangent()), zeros)
-
-
-def _at(operation: Operation, found: Sequence[Any], zeros: list[Any]) -> list[Any]:
-    """The tangents of all results: those that were found, and zeros."""
-    for at, tangent in zip(operation.differentiable, found, strict=False):
-        zeros[at] = tangent
-    return zeros
+def _end_jvp(
+    primitive: Any, primals: Any, tangents: Any, *, operation: Operation, **params: Any
+) -> tuple[list[Any], list[Any]]:
+    """Of an update, whose first result is a ticket, or a done."""
+    outs = primitive.bind(*primals, operation=operation, **params)
+    out_tangents = [_jax.zero_tangent(out) for out in outs]
+    if type(tangents[0]) is not _jax.ad.Zero:
+        found = primitive.bind(*tangents, operation=operation.tangent(), **params)
+        tickets = int(primitive is async_update_p)
+        places = [*range(tickets), *(tickets + at for at in operation.differentiable)]
+        for at, tangent in zip(places, found, strict=False):
+            out_tangents[at] = tangent
+    return outs, out_tangents
 
 
 def _start_transpose(cotangents: Any, *operands: Any, operation: Operation) -> Sequence[Any]:
@@ -175,37 +166,24 @@ def _start_batch(
     return async_start_p.bind(*moved, operation=operation.started_in_lanes(axis_data.size, differs)), [0]
 
 
-def _update_batch(axis_data: Any, operands: Any, dims: Any, *, operation: Operation, partial: bool) -> Any:
-    if dims[-1] is None:
-        outs = async_update_p.bind(*operands, operation=operation, partial=partial)
-        return outs, [None] * len(outs)
-    moved, operation = _done_in_lanes(axis_data, operands, dims, operation)
-    outs = async_update_p.bind(*moved, operation=operation, partial=partial)
-    return outs, [0] * len(outs)
-
-
-def _done_batch(axis_data: Any, operands: Any, dims: Any, *, operation: Operation) -> Any:
-    if dims[-1] is None:
-        outs = async_done_p.bind(*operands, operation=operation)
-        return outs, [None] * len(outs)
-    moved, operation = _done_in_lanes(axis_data, operands, dims, operation)
-    outs = async_done_p.bind(*moved, operation=operation)
-    return outs, [0] * len(outs)
-
-
-def _done_in_lanes(axis_data: Any, operands: Any, dims: Any, operation: Operation) -> tuple[list[Any], Operation]:
-    moved = [
-        x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
-    ]
-    return moved, operation.done_in_lanes(axis_data.size, [dim is not None for dim in dims])
+def _end_batch(
+    primitive: Any, axis_data: Any, operands: Any, dims: Any, *, operation: Operation, **params: Any
+) -> tuple[list[Any], list[Any]]:
+    """Of an update or a done."""
+    if (in_lanes := dims[-1]) is not None:
+        operation = operation.done_in_lanes(axis_data.size, [dim is not None for dim in dims])
+        operands = [
+            x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
+        ]
+    outs = primitive.bind(*operands, operation=operation, **params)
+    return outs, [None if in_lanes is None else 0] * len(outs)
 
 
 _jax.ad.primitive_jvps[async_start_p] = _start_jvp
-_jax.ad.primitive_jvps[async_update_p] = _update_jvp
-_jax.ad.primitive_jvps[async_done_p] = _done_jvp
 _jax.ad.primitive_transposes[async_start_p] = _start_transpose
 _jax.ad.primitive_transposes[async_update_p] = _update_transpose
 _jax.ad.primitive_transposes[async_done_p] = _done_transpose
 _jax.batching.fancy_primitive_batchers[async_start_p] = _start_batch
-_jax.batching.fancy_primitive_batchers[async_update_p] = _update_batch
-_jax.batching.fancy_primitive_batchers[async_done_p] = _done_batch
+for _primitive in (async_update_p, async_done_p):
+    _jax.ad.primitive_jvps[_primitive] = functools.partial(_end_jvp, _primitive)
+    _jax.batching.fancy_primitive_batchers[_primitive] = functools.partial(_end_batch, _primitive)

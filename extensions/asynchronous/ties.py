@@ -8,13 +8,20 @@ it is gone when XLA for CPUs makes its schedule.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from effects import _jax
 from effects._model.after import after
 from effects.extensions.asynchronous.operation import HostStartOp
-from effects.extensions.asynchronous.primitives import ASYNC, async_done_p, async_start_p, async_update_p, is_asynchronous
+from effects.extensions.asynchronous.primitives import (
+    ASYNC,
+    async_done_p,
+    async_start_p,
+    async_update_p,
+    is_asynchronous,
+)
 from effects.lowering.tokens import Tokens, token_key
 
 _KEY = token_key(ASYNC)
@@ -99,41 +106,28 @@ def _changes(jaxpr: Any) -> list[int]:
 
 def _under_way_at_first(jaxpr: Any) -> int:
     """How many operations are under way when a jaxpr begins: it ends more than it has started by then."""
-    least = now = 0
-    for change in _changes(jaxpr):
-        now += change
-        least = min(least, now)
-    return -least
+    return -min(itertools.accumulate(_changes(jaxpr), initial=0))
 
 
 # Which asynchronous operations are started and done in one jaxpr, so that a program may keep their values itself.
 
 
 def with_local_operations(jaxpr: Any) -> Any:
-    """A jaxpr with constants, in which the equations of such operations say so."""
+    """A jaxpr with constants, in which the equations of such operations say so. It uses each ticket once."""
     inner = jaxpr.jaxpr
-    uses: dict[int, list[int]] = {}  # by the identity of a variable, which equations take it; -1: it is returned
-    for at, eqn in enumerate(inner.eqns):
-        for atom in eqn.invars:
-            uses.setdefault(id(atom), []).append(at)
-    for atom in inner.outvars:
-        uses.setdefault(id(atom), []).append(-1)
-
-    def chain(at: int) -> Iterator[int]:
-        """The equations of the operation from this one on; -1 among them: its ticket goes elsewhere."""
-        yield at
-        if inner.eqns[at].primitive is async_done_p:
-            return
-        for user in uses.get(id(inner.eqns[at].outvars[0]), ()):
-            yield from chain(user) if user >= 0 and _is_end(inner.eqns[user]) else (-1,)
-
     eqns = list(inner.eqns)
+    users = {id(atom): at for at, eqn in enumerate(eqns) for atom in eqn.invars}
+    users |= {id(atom): -1 for atom in inner.outvars}
     for at, eqn in enumerate(inner.eqns):
-        if eqn.primitive is async_start_p and not isinstance(eqn.params["operation"], HostStartOp):
-            of_operation = list(chain(at))
-            for each in of_operation if -1 not in of_operation else ():
-                operation = dataclasses.replace(eqns[each].params["operation"], is_local=True)
-                eqns[each] = eqns[each].replace(params={**eqns[each].params, "operation": operation})
+        starts = eqn.primitive is async_start_p and not isinstance(eqn.params["operation"], HostStartOp)
+        chain = [at] if starts else []  # the equations of the operation, unless its ticket goes elsewhere
+        while chain and eqns[chain[-1]].primitive is not async_done_p:
+            if (user := users.get(id(eqns[chain[-1]].outvars[0]))) is None:
+                break
+            chain = [*chain, user] if user >= 0 and _is_end(eqns[user]) else []
+        for each in chain:
+            operation = dataclasses.replace(eqns[each].params["operation"], is_local=True)
+            eqns[each] = eqns[each].replace(params={**eqns[each].params, "operation": operation})
     return _jax.closed_jaxpr(inner.replace(eqns=eqns), jaxpr.consts)
 
 

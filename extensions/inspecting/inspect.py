@@ -363,7 +363,8 @@ def _line(step: Step) -> str:
     eqn = step.eqn
     name = eqn.params["site"].effect.name if eqn.primitive is effect_p else eqn.primitive.name
     if step.flights:
-        name = f"{step.flights[0].operation.name}-{_PARTS[eqn.primitive]}"
+        first = min(step.flights, key=lambda flight: flight.start)
+        name = f"{first.operation.name}-{_PARTS[eqn.primitive]}"
     return f"{name} {_types(eqn.outvars)}".rstrip() + f"  {_jax.source_of(eqn)}"
 
 

@@ -42,8 +42,8 @@ SLIPS = (
     Slip(
         "gpus.values_stay_whose_ticket_leaves",
         "extensions/asynchronous/ties.py",
-        "            for each in of_operation if -1 not in of_operation else ():\n",
-        "            for each in (at for at in of_operation if at >= 0):\n",
+        "            chain = [*chain, user] if user >= 0 and _is_end(eqns[user]) else []\n",
+        "            if not (user >= 0 and _is_end(eqns[user])):\n                break\n            chain.append(user)\n",
         "Values of an operation whose ticket goes elsewhere are kept by the function that starts it.",
         (f"{FOR_GPUS}::test_values_whose_ticket_goes_elsewhere_are_kept",),
     ),
