@@ -10,9 +10,9 @@ while an operation is in flight that will write to it. `fx.inspect` reads its no
 - A loop's body is run twice, since what one iteration starts the next may end. It has futures of its own for what is
   carried, and must use those up or carry them on.
 
-A derivative has zeros where a future does not depend on what is differentiated: they stand for a future of zeros, which
-need not be done. Nor need a future that JAX started for a derivative: the last iteration of a transposed loop starts an
-operation of which nothing asks.
+Of the operations that JAX makes for a derivative less is asked. Where a future does not depend on what is
+differentiated, zeros are in the place of its tangent, and are done as a future of zeros. And a future need not be done:
+the last iteration of a transposed loop starts an operation of which nothing asks.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from effects import _errors as errors
 from effects import _jax
-from effects.extensions.asynchronous.operation import TICKET_LENGTH, Kept, Operation
+from effects.extensions.asynchronous.operation import Kept, Operation
 from effects.extensions.asynchronous.primitives import async_done_p, async_start_p, async_update_p, is_asynchronous
 from effects.lowering.holders import Extra, find_holder
 
@@ -108,9 +106,6 @@ _HANDS_ON = frozenset(
 )
 """Primitives whose results are their operands, each in its place. A derivative, `vmap` and a region bind them."""
 
-_KEEPS_ZEROS = frozenset({"broadcast_in_dim", "select_n", "convert_element_type", "reshape", "squeeze", "mul", "add"})
-"""Primitives that make zeros of nothing but zeros."""
-
 Path = tuple[tuple[int, int], ...]
 """For each `cond` or `switch` around an equation: which visit to one it is part of, and which branch."""
 
@@ -185,10 +180,6 @@ class FutureValue:
         self.end = End(how, where)
 
 
-class Zeros:
-    """The ticket of a future of zeros, which may be done any number of times, or not at all."""
-
-
 class Results(frozenset[Flight]):
     """What operations have come to that write to references, or what was made of it."""
 
@@ -199,8 +190,7 @@ class Reference(NamedTuple):
     var: Any
 
 
-ZEROS = Zeros()
-Value = FutureValue | Zeros | Results | Reference | None
+Value = FutureValue | Results | Reference | None
 """A value of the run. None is anything else."""
 
 
@@ -247,9 +237,7 @@ class Run:
         owned, foreign = [*futures_in(own)], {id(arg) for arg in args}
 
         def read(atom: Any) -> Value:
-            if hasattr(atom, "val"):
-                return ZEROS if is_ticket(atom.aval) and is_zero(atom.val) else None
-            value = known.get(atom)
+            value = None if hasattr(atom, "val") else known.get(atom)
             return Reference(atom) if value is None and _jax.is_reference_type(atom.aval) else value
 
         for eqn in jaxpr.jaxpr.eqns:
@@ -277,11 +265,8 @@ class Run:
             return self._start(eqn, operands)
         if primitive in (async_update_p, async_done_p):
             return self._end(eqn, operands)
-        has_tickets = any(isinstance(x, (FutureValue, Zeros)) for x in operands)
-        if not (has_operations or has_tickets or any(is_ticket(var.aval) for var in eqn.outvars)):
-            self._note(eqn, operands)
-            return [_results(operands)] * len(eqn.outvars)
-        if not any(_jax.jaxprs_in(eqn.params)) and find_holder(primitive) is None:
+        holds_jaxprs = any(_jax.jaxprs_in(eqn.params)) or find_holder(primitive) is not None
+        if not holds_jaxprs or not (has_operations or any(futures_in(operands))):
             self._note(eqn, operands)
             return self._compute(eqn, operands)
         around, position = self._around, len(self.steps)
@@ -310,7 +295,7 @@ class Run:
                     raise ValueError(MSG_REFERENCE_UNDER_WAY.format(**shown, done=_jax.source_of(eqn)))
 
     def _compute(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
-        """What is no operation's and holds no jaxprs: it makes zeros, hands tickets on, or must have none."""
+        """What is not looked into: it hands futures on, or must have none."""
         name, futures = eqn.primitive.name, [*futures_in(operands)]
         if name in _HANDS_ON and len(operands) == len(eqn.outvars):
             return operands
@@ -321,12 +306,6 @@ class Run:
                 raise future_error(MSG_LANES, futures[0], at=at)
             text = MSG_CHOSEN if name == "select_n" else MSG_NUMBER
             raise future_error(text, futures[0], primitive=name, at=at)
-        values = eqn.invars[1:] if name == "select_n" else eqn.invars
-        if name in _KEEPS_ZEROS and all(
-            operand is ZEROS or is_zero(getattr(atom, "val", None))
-            for operand, atom in zip(operands[-len(values) :], values, strict=True)
-        ):
-            return [ZEROS]
         return [_results(operands)] * len(eqn.outvars)
 
     def _start(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
@@ -340,18 +319,19 @@ class Run:
 
     def _end(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         """An update or a done. The ticket is the last operand."""
-        where, future = str(eqn.params["operation"].where), operands[-1]
+        operation, future = eqn.params["operation"], operands[-1]
+        where = str(operation.where)
         how = "done" if eqn.primitive is async_done_p else "updated"
         flights: tuple[Flight, ...] = ()
         if isinstance(future, FutureValue):
             self._check_region(future, how, where)
             future.use(how, where)
             flights = future.flights
-        elif future is not ZEROS:
+        elif not operation.of_derivative:
             raise errors.FutureError(MSG_FOREIGN.format(ended=how, at=where))
         self._note(eqn, operands, flights)
         if how == "updated":
-            return [FutureValue(flights, where) if flights else ZEROS, *[None] * (len(eqn.outvars) - 1)]
+            return [FutureValue(flights, where) if flights else None, *[None] * (len(eqn.outvars) - 1)]
         written = Results(flight for flight in flights if flight.operation.into_reference)
         return [written or None] * len(eqn.outvars)
 
@@ -437,7 +417,7 @@ class Run:
         for future in futures_in(given):
             future.use("taken by a loop", where)
         values = given  # what is carried, and then what has one element for each iteration
-        for iteration in itertools.count():
+        for _ in range(2):
             inner = [fresh(value) for value in values]
             for condition in conditions:
                 args = [*operands[:asked], *inner]
@@ -449,9 +429,6 @@ class Run:
             for value, result in zip(values[:carried], results, strict=False):
                 one = joined([value, result], MSG_NOT_CARRIED_ON, loop=where)
                 following.append(fresh(result) if isinstance(result, FutureValue) else one)
-            # Zeros that are carried are a number, or the future of a derivative: what the body makes of them tells.
-            if iteration and [*map(type, following)] == [*map(type, values[:carried])]:
-                break
             values = [*following, *values[carried:]]
         outs = [*following, *map(fresh, results[carried:])]
         if conditions:  # it may have no iteration
@@ -477,7 +454,7 @@ def joined(values: Sequence[Value], text: str, **shown: Any) -> Value:
     futures = [*futures_in(values)]
     if not futures:
         return _results(values)
-    if not all(isinstance(value, (FutureValue, Zeros)) for value in values):
+    if len(futures) < len(values) and any(future.is_needed for future in futures):
         raise future_error(text, futures[0], **shown)
     return FutureValue(tuple(dict.fromkeys(flight for future in futures for flight in future.flights)))
 
@@ -500,16 +477,6 @@ def exclude(one: Path, other: Path) -> bool:
     """Whether these are in two branches of one `cond`, of which a program takes one."""
     branches = dict(other)
     return any(branches.get(visit, branch) != branch for visit, branch in one)
-
-
-def is_ticket(aval: Any) -> bool:
-    """Whether a value of this type may be a ticket."""
-    shape = getattr(aval, "shape", ())
-    return bool(shape) and shape[-1] == TICKET_LENGTH and aval.dtype == np.float32
-
-
-def is_zero(value: Any) -> bool:
-    return isinstance(value, (int, float, np.ndarray, np.generic)) and not np.any(value)
 
 
 def future_error(text: str, future: FutureValue, **shown: Any) -> errors.FutureError:

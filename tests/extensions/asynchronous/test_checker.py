@@ -337,6 +337,28 @@ def test_future_of_another_program():
     assert "is no future of this program" in refusal(constant)
 
 
+def test_tangent_that_is_zeros_in_a_rule_of_the_users():
+    """A rule of the user's may end the tangent of a future, but not zeros in its place."""
+
+    @jax.custom_jvp
+    def scaled(future, y):
+        return done(future) * y
+
+    def rule(primals, tangents):
+        x, y = done(primals[0]), primals[1]
+        return x * y, done(tangents[0]) * y + x * tangents[1]  # end
+
+    scaled.defjvp(rule)
+
+    def tangent(f):
+        return lambda x: jax.jvp(f, (x,), (x,))[1]
+
+    np.testing.assert_array_equal(fx.jit(tangent(lambda x: scaled(start(x), x)))(X), 2 * X * X)
+    with pytest.raises(fx.FutureError, match="is no future of this program") as raised:
+        fx.jit(tangent(lambda x: scaled(start(jnp.ones_like(x)), x))).lower(X)
+    assert marked(rule, "end") in str(raised.value)
+
+
 MESH = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 
 
