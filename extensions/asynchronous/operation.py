@@ -44,6 +44,7 @@ class Operation:
             that; none if empty.
         is_local: Whether it is started and done in one jaxpr, so that a program may keep its values itself. The token
             pass says so.
+        site: That of the records that it publishes, if it does.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Operation:
     of_derivative: bool = False
     same_along: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), kw_only=True)
     is_local: bool = dataclasses.field(default=False, kw_only=True)
+    site: Site | None = dataclasses.field(default=None, kw_only=True)
 
     kind = "operation"
     """What an operation whose start is not known is called."""
@@ -81,11 +83,6 @@ class Operation:
             yield "of a derivative"
         if any(self.same_along):
             yield f"same along {self.same_along}"
-
-    @property
-    def sites(self) -> tuple[Site, ...]:
-        """Of the records that it publishes."""
-        return ()
 
     @property
     def ticket(self) -> Any:
@@ -115,12 +112,8 @@ class Operation:
         """The operation of an update or a done in this line."""
         return dataclasses.replace(self, where=where)
 
-    def started_in_lanes(self, size: int, differs: Sequence[bool]) -> Operation:
-        """The operation of a start under one more `vmap`, in whose lanes so many operands differ."""
-        return dataclasses.replace(self, lanes=(size, *self.lanes))
-
-    def done_in_lanes(self, size: int, differs: Sequence[bool]) -> Operation:
-        """The operation of an update or a done under one more `vmap`."""
+    def in_lanes(self, size: int, differs: Sequence[bool]) -> Operation:
+        """The operation under one more `vmap`, in whose lanes these of the operands differ."""
         return dataclasses.replace(self, lanes=(size, *self.lanes))
 
     @property
@@ -244,14 +237,10 @@ class HostStartOp(Operation):
     is_linear = False
 
     @property
-    def sites(self) -> tuple[Site, ...]:
-        return (self.site,)
-
-    @property
     def end(self) -> HostEnd:
         return self.ends
 
-    def started_in_lanes(self, size: int, differs: Sequence[bool]) -> HostStartOp:
+    def in_lanes(self, size: int, differs: Sequence[bool]) -> HostStartOp:
         # The number of the operation, which is the same in all lanes, is the last operand.
         site = self.site.with_lanes(size, [*differs, False])
         return dataclasses.replace(self, lanes=(size, *self.lanes), site=site)
@@ -288,12 +277,8 @@ class HostAwait(Operation):
     is_linear = False
 
     @property
-    def sites(self) -> tuple[Site, ...]:
-        return (self.site,)
-
-    @property
     def results_of_lanes(self) -> list[Any]:
         return result_avals(self.site)
 
-    def done_in_lanes(self, size: int, differs: Sequence[bool]) -> HostAwait:
+    def in_lanes(self, size: int, differs: Sequence[bool]) -> HostAwait:
         return dataclasses.replace(self, lanes=(size, *self.lanes), site=self.site.with_lanes(size, differs))

@@ -288,7 +288,7 @@ def _mask_operation(
     ctx: MaskContext, active: Any, *operands: Any, operation: Operation, **params: Any
 ) -> Sequence[Any]:
     """What is handed on harms no lane that is not there; a function of the host's must not run for it."""
-    if not isinstance(operation, (HostStartOp, HostAwait)):
+    if operation.site is None:
         return ctx.primitive.bind(*operands, operation=operation, **params)
     if operation.site.mask is None:
         operation = dataclasses.replace(operation, site=operation.site.with_mask())
@@ -317,7 +317,7 @@ ON_DEVICE.add(ASYNC.domain)
 SINGLE.add(async_done_p)  # the done of an asynchronous callback is the one that counts
 declare_sites(
     *(async_start_p, async_update_p, async_done_p),
-    find_sites=lambda eqn: eqn.params["operation"].sites,
+    find_sites=lambda eqn: (site,) if (site := eqn.params["operation"].site) else (),
     is_collective=_is_collective,
 )
 register_passes(ASYNC, Passes(check_tickets, _schedule))

@@ -152,38 +152,29 @@ def _not_differentiable(operation: Operation) -> errors.NotDifferentiable:
 # Lanes
 
 
-def _start_batch(
-    axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, operation: Operation
+def _batch(
+    primitive: Any, axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, operation: Operation, **params: Any
 ) -> tuple[list[Any], list[Any]]:
+    """A start is one operation for all lanes, which an end is if its ticket is."""
     differs = [dim is not None for dim in dims]
-    if not any(differs) and _jax.is_axis_of_tangents(axis_data):
-        return async_start_p.bind(*operands, operation=operation), [None]
-    # One operation for all lanes. What is handed on has all of them, and a record says which operands differ.
-    moved = [
-        _jax.lanes_at_front(x, dim, axis_data) if operation.is_linear or dim is not None else x
-        for x, dim in zip(operands, dims, strict=True)
-    ]
-    return async_start_p.bind(*moved, operation=operation.started_in_lanes(axis_data.size, differs)), [0]
-
-
-def _end_batch(
-    primitive: Any, axis_data: Any, operands: Any, dims: Any, *, operation: Operation, **params: Any
-) -> tuple[list[Any], list[Any]]:
-    """Of an update or a done."""
-    if (in_lanes := dims[-1]) is not None:
-        operation = operation.done_in_lanes(axis_data.size, [dim is not None for dim in dims])
+    starts = primitive is async_start_p
+    in_lanes = any(differs) or not _jax.is_axis_of_tangents(axis_data) if starts else differs[-1]
+    if in_lanes:
+        # What is handed on has all lanes, and a record says which operands differ.
         operands = [
-            x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
+            _jax.lanes_at_front(x, dim, axis_data) if operation.is_linear or dim is not None else x
+            for x, dim in zip(operands, dims, strict=True)
         ]
+        operation = operation.in_lanes(axis_data.size, differs)
     outs = primitive.bind(*operands, operation=operation, **params)
-    return outs, [None if in_lanes is None else 0] * len(outs)
+    return outs, [0 if in_lanes else None] * len(outs)
 
 
 _jax.ad.primitive_jvps[async_start_p] = _start_jvp
 _jax.ad.primitive_transposes[async_start_p] = _start_transpose
 _jax.ad.primitive_transposes[async_update_p] = _update_transpose
 _jax.ad.primitive_transposes[async_done_p] = _done_transpose
-_jax.batching.fancy_primitive_batchers[async_start_p] = _start_batch
 for _primitive in (async_update_p, async_done_p):
     _jax.ad.primitive_jvps[_primitive] = functools.partial(_end_jvp, _primitive)
-    _jax.batching.fancy_primitive_batchers[_primitive] = functools.partial(_end_batch, _primitive)
+for _primitive in (async_start_p, async_update_p, async_done_p):
+    _jax.batching.fancy_primitive_batchers[_primitive] = functools.partial(_batch, _primitive)

@@ -125,8 +125,8 @@ class Step(NamedTuple):
 
     eqn: Any
     path: Path
-    references: tuple[Reference, ...]
-    flights: tuple[Flight, ...]
+    references: Sequence[Reference]
+    flights: Sequence[Flight]
 
 
 @dataclasses.dataclass(eq=False)
@@ -351,7 +351,8 @@ class Run:
 
     def _call(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         """What holds jaxprs and is no branch and no loop."""
-        params, region = eqn.params, contextlib.nullcontext()
+        params = eqn.params
+        region: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if eqn.primitive is _jax.shard_map_p:
             region = _jax.inside_region(params["mesh"], params["newly_manual_axes"], params["check_vma"])
         with region:
@@ -396,44 +397,41 @@ class Run:
                 if isinstance(value, FutureValue) and value is not out:
                     value.use("returned by a branch", where)
             ends[:] = [future.end for future in args]
-        for future, ends in zip(args, zip(*after, strict=True), strict=True):
-            used = [end for end in ends if end is not None]
-            if used and len(used) < len(ends) and future.is_needed:
+        for future, of_future in zip(args, zip(*after, strict=True), strict=True):
+            used = [end for end in of_future if end is not None]
+            if used and len(used) < len(after) and future.is_needed:
                 raise future_error(MSG_ONE_BRANCH, future, ended=used[0].how, at=used[0].where, branch=where)
             future.end = used[0] if used else None
         return outs
 
     def _loop(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         params, where = eqn.params, _jax.source_of(eqn)
-        asked, conditions = 0, []
         if eqn.primitive is _jax.scan_p:
+            condition, body, asked = None, params["jaxpr"], 0
             split, carried = _jax.read_scan(params)
-            body = params["jaxpr"]
         else:
-            asked, body, conditions = params["cond_nconsts"], params["body_jaxpr"], [params["cond_jaxpr"]]
+            condition, body, asked = params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"]
             split = asked + params["body_nconsts"]
             carried = len(operands) - split
-        consts, given = operands[asked:split], operands[split:]
+        outer, given = operands[asked:split], operands[split:]
         for future in futures_in(given):
             future.use("taken by a loop", where)
-        values = given  # what is carried, and then what has one element for each iteration
+        values, results = given, given  # of an iteration: what is carried, and then what has one element for each
         for _ in range(2):
-            inner = [fresh(value) for value in values]
-            for condition in conditions:
+            inner = [*map(fresh, values)]
+            if condition is not None:
                 args = [*operands[:asked], *inner]
                 self._iterate(condition, args, args, where)
-            results = self._iterate(body, [*consts, *inner], consts, where, own=inner)
+            results = self._iterate(body, [*outer, *inner], outer, where, own=inner)
             for future in futures_in(results):
                 future.use("carried on by a loop", where)
-            following = []
-            for value, result in zip(values[:carried], results, strict=False):
-                one = joined([value, result], MSG_NOT_CARRIED_ON, loop=where)
-                following.append(fresh(result) if isinstance(result, FutureValue) else one)
-            values = [*following, *values[carried:]]
-        outs = [*following, *map(fresh, results[carried:])]
-        if conditions:  # it may have no iteration
-            outs = [joined(pair, MSG_NOT_CARRIED_ON, loop=where) for pair in zip(given, outs, strict=True)]
-        return outs
+            pairs = [*zip(values[:carried], results, strict=False)]
+            for pair in pairs:
+                joined(pair, MSG_NOT_CARRIED_ON, loop=where)
+            values = [*(fresh(result or value) for value, result in pairs), *values[carried:]]
+        if condition is not None:  # there may be no iteration
+            return [joined(pair, MSG_NOT_CARRIED_ON, loop=where) for pair in zip(given, values, strict=True)]
+        return [*values[:carried], *map(fresh, results[carried:])]
 
     def _iterate(
         self, jaxpr: Any, args: Sequence[Value], outer: Sequence[Value], loop: str, own: Sequence[Value] = ()

@@ -38,10 +38,6 @@ class Called(Kept):
     call: tuple[tuple[str, Any], ...] = dataclasses.field(kw_only=True)
     kept: tuple[int, ...] = dataclasses.field(kw_only=True)
 
-    @property
-    def sites(self) -> tuple[Site, ...]:
-        return (self.site,)
-
 
 def with_started_calls(jaxpr: Any) -> Any:
     """A jaxpr with constants, in which such a call and its start are one equation."""
@@ -74,7 +70,7 @@ def _started(call: Any, start: Any, kept: tuple[int, ...]) -> Any:
     params = dict(call.params)
     site, operation = params.pop("site"), start.params["operation"]
     fields = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
-    called = Called(**fields, site=site, call=tuple(params.items()), kept=kept)
+    called = Called(**{**fields, "site": site}, call=tuple(params.items()), kept=kept)
     effects = frozenset(call.effects) | frozenset(start.effects)
     return call.replace(
         primitive=async_start_p,
