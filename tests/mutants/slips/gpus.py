@@ -43,7 +43,7 @@ SLIPS = (
         "gpus.values_stay_whose_ticket_leaves",
         "extensions/asynchronous/ties.py",
         "            chain = [*chain, user] if user >= 0 and _is_end(eqns[user]) else []\n",
-        "            if not (user >= 0 and _is_end(eqns[user])):\n                break\n            chain.append(user)\n",
+        "            if user < 0 or not _is_end(eqns[user]):\n                break\n            chain.append(user)\n",
         "Values of an operation whose ticket goes elsewhere are kept by the function that starts it.",
         (f"{FOR_GPUS}::test_values_whose_ticket_goes_elsewhere_are_kept",),
     ),
