@@ -107,13 +107,17 @@ def leave_lowering(ctx: Any, *tokens: Any, **_: Any) -> Any:
 
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     refuse_missing_platform(ctx, site)
-    register_site(ctx, site)
     order = Order(site.effect.domain) if site.effect.ordered else None
+    return _jax.lower_as_callback(ctx, _publisher(site, register_site(ctx, site)), operands, order)
 
-    def publish(*args: Any) -> Any:
+
+def _publisher(site: Site, claim: object) -> Callable[..., Any]:
+    """What publishes a site's records from the host, and keeps the claim on it."""
+
+    def publish(*args: Any, claim: object = claim) -> Any:
         return publish_plain(site, [np.asarray(x) for x in args])
 
-    return _jax.lower_as_callback(ctx, publish, operands, order)
+    return publish
 
 
 def lower_without_order(ctx: Any, operands: Sequence[Any], site: Site) -> Any:
@@ -123,17 +127,13 @@ def lower_without_order(ctx: Any, operands: Sequence[Any], site: Site) -> Any:
         raise refused_per_shard(site, "in a program for several devices that `fx.jit` has not made", "write `fx.jit`")
     if (origin := site.origin) is None:
         _say_once(site)
-        register_site(ctx, site)
-        call = functools.partial(_call_without_order, site)
+        call = functools.partial(_call_without_order, site, _publisher(site, register_site(ctx, site)))
     else:
         call = functools.partial(origin.give_back, site)
     return _jax.mlir.lower_fun(lambda *operands: call(operands))(ctx, *operands)
 
 
-def _call_without_order(site: Site, operands: Sequence[Any]) -> Sequence[Any]:
-    def publish(*args: Any) -> Any:
-        return publish_plain(site, [np.asarray(x) for x in args])
-
+def _call_without_order(site: Site, publish: Callable[..., Any], operands: Sequence[Any]) -> Sequence[Any]:
     if site.results is None:
         jax.debug.callback(publish, *operands)
         return []

@@ -142,14 +142,16 @@ MSG_PER_SHARD_HERE = (
 )
 
 
-def register_site(ctx: Any, site: Site) -> None:
-    """Makes the site known for as long as the program may bring its records. Refuses one where XLA has no handlers."""
+def register_site(ctx: Any, site: Site) -> object:
+    """Makes the site known for as long as the program is kept, or what is returned, which a callback that brings its
+    records must keep: a program may run when it is kept no more. Refuses a site where XLA has no handlers."""
     if platforms := " and ".join(_jax.left_to_host_by(ctx)):
         raise _jax.Refused(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
     claim = known_sites.register(site.portable)
     # JAX exports no program that keeps an object. Whoever calls what was exported has the claim: `fx.Exported`.
     if not (site.content.is_portable and _jax.is_for_export(ctx)):
         _jax.keep_with_program(ctx, claim)
+    return claim
 
 
 def refuse_several_devices(ctx: Any, site: Site) -> None:

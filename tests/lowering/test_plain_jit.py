@@ -122,6 +122,22 @@ def test_results_of_a_callback_over_several_devices():
     assert called == [X.sum()]
 
 
+@pytest.mark.parametrize("results", [False, True])
+def test_programs_that_are_dropped_while_they_run(results):
+    """What runs of a program that nothing keeps any more has its effects."""
+    seen = []
+
+    def call(x):
+        shape = jax.ShapeDtypeStruct((), jnp.float32) if results else None
+        fx.callback(lambda v: (seen.append(float(v)), v)[1 if results else 0], shape, x.sum())
+        return x * 2
+
+    for _ in range(20):
+        jax.block_until_ready(jax.jit(lambda x: call(x))(OPERANDS["sharded"]()))
+        jax.effects_barrier()
+    assert seen == [X.sum()] * 20
+
+
 SAID = """
 import jax, jax.numpy as jnp
 import effects as fx
