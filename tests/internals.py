@@ -37,7 +37,7 @@ from effects.dispatch.runtime.streams import Numbers as Numbers
 from effects.dispatch.runtime.streams import PlacedTokens as PlacedTokens
 from effects.dispatch.runtime.streams import Streams as Streams
 from effects.extensions.custom_calls.api import Attributes as Attributes
-from effects.extensions.handlers import columns, files, npz
+from effects.extensions.handlers import columns, files
 from effects.extensions.handlers import jsonl as jsonl
 from effects.extensions.handlers import list as list_handler
 from effects.extensions.handlers.merge import LogError as LogError
@@ -57,4 +57,4 @@ from effects.lowering.sites import known_sites as known_sites
 from effects.lowering.thread import find_rule as find_rule
 
 _cli, handler_of_lists, wire = cli, list_handler, _wire
-jax_callbacks, _columns, _growing_zip, _pieces = taking_over, columns, npz, files
+jax_callbacks, _columns, _pieces = taking_over, columns, files

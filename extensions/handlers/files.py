@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import shutil
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from threading import Lock, Timer
 from typing import Any, BinaryIO
@@ -202,6 +204,21 @@ class Pieces:
                 self.write()
             except Exception as error:
                 self._unseen = error  # the next to come raises it
+
+
+@contextlib.contextmanager
+def whole_file(path: str, part: str) -> Iterator[str]:
+    """What is written to `part` in this block replaces the file of this path; if it fails that stays as it is."""
+    try:
+        os.makedirs(os.path.dirname(part), exist_ok=True)
+        yield part
+        if os.path.exists(path):
+            shutil.copymode(path, part)
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
 
 
 # Batches of records, of which one that is refused keeps no other back.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import urllib.parse
@@ -14,7 +13,7 @@ import numpy as np
 from effects._model.record import Record
 from effects._model.site import Site
 from effects.extensions.handlers.columns import Piece, join, native, pieces_of, places_of
-from effects.extensions.handlers.files import Pieces, each, library
+from effects.extensions.handlers.files import Pieces, each, library, whole_file
 
 # Records of one event as a table of Arrow's. Each function takes the library `pyarrow` as its last argument.
 
@@ -179,7 +178,6 @@ class ParquetHandler:
             table = table_of(event, batches, self._arrow)
             known = self._schemas.get(event, table.schema)
             schema = common_schema(event, [known, table.schema], self._arrow)
-            os.makedirs(self._folder(event), exist_ok=True)
             number = self._next.get(event, 0)
             if schema != known:  # all files have the same columns, which some readers ask for
                 for path in filter(os.path.exists, (self._file(event, before) for before in range(number))):
@@ -194,14 +192,8 @@ class ParquetHandler:
 
     def _write_file(self, path: str, table: Any) -> None:
         folder, name = os.path.split(path)
-        part = os.path.join(folder, f".{name}")  # readers leave it out
-        try:
+        with whole_file(path, os.path.join(folder, f".{name}")) as part:  # which readers leave out
             self._parquet.write_table(table, part)
-            os.replace(part, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(part)
-            raise
 
     def _folder(self, event: str) -> str:
         return os.path.join(self._path, _FOLDER + urllib.parse.quote(event, safe=" "))

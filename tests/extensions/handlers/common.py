@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import json
 from typing import Any, NamedTuple
 
@@ -43,12 +42,16 @@ def read_csv(path):
         return list(csv.DictReader(file))
 
 
+def pieces_of(path):
+    """The files that are not joined yet, in order."""
+    return sorted(path.with_name(f"{path.name}.pieces").glob("*.npz"))
+
+
 def read_npz(path):
     """All that is in a file, pieces too: the arrays by name, whole."""
-    with np.load(path, allow_pickle=False) as arrays:
-        whole = {name: [array] for name, array in arrays.items() if not name.endswith(".npz")}
-        for number in range(len(arrays) - len(whole)):
-            with np.load(io.BytesIO(arrays[f"pieces/{number}.npz"])) as piece:
-                for name, array in piece.items():
-                    whole.setdefault(name, []).append(array)
+    whole = {}
+    for file in (path, *pieces_of(path)):
+        with np.load(file, allow_pickle=False) as arrays:
+            for name, array in arrays.items():
+                whole.setdefault(name, []).append(array)
     return {name: np.concatenate(rows) for name, rows in whole.items()}

@@ -2,32 +2,32 @@
 
 from tests.mutants.slip import Slip
 
-ZIP = "extensions/handlers/npz.py"
-EACH_PAGE = "tests/extensions/handlers/test_npz_killed.py::test_growing_zip_can_be_opened_after_each_page"
+NPZ = "extensions/handlers/npz.py"
+TESTS = "tests/extensions/handlers/test_npz.py"
 
 SLIPS = (
     Slip(
-        "handlers.directory_in_steps",
-        ZIP,
-        "begin = min(end + _SEARCHED - self._size, to)",
-        "begin = to",
-        "While the directory of a large member is written, readers find none.",
-        (EACH_PAGE,),
+        "handlers.joined_once",
+        NPZ,
+        "if begin == count:",
+        "if begin >= 0:",
+        "Pieces that a killed process has joined, and not removed, are joined again.",
+        (f"{TESTS}::test_npz_is_joined_once",),
     ),
     Slip(
-        "handlers.directory_in_a_page",
-        ZIP,
-        "while 0 < (in_last_page",
-        "while 0 > (in_last_page",
-        "A process that is killed leaves half of a directory's last record.",
-        (EACH_PAGE,),
+        "handlers.missing_piece",
+        NPZ,
+        "if begin > count:",
+        "if begin < 0:",
+        "A piece that is gone is no error.",
+        (f"{TESTS}::test_npz_that_lacks_something_is_an_error",),
     ),
     Slip(
         "handlers.joined_type",
-        "extensions/handlers/npz.py",
-        "return np.result_type(*dtypes)",
-        "return dtypes[0]",
+        NPZ,
+        "native(join(parts)[name])",
+        "parts[0][name].dtype.type(join(parts)[name])",
         "A joined array has the type of its first piece.",
-        ("tests/extensions/handlers/test_npz.py::test_npz_joins_pieces_of_several_types",),
+        (f"{TESTS}::test_npz_joins_pieces_of_several_types",),
     ),
 )
