@@ -10,8 +10,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import sys
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypedDict
@@ -255,10 +253,6 @@ MSG_OPTIONS = (
     "`fx.jit` was given {fun}, which has been compiled already, and the options {names}. What a library has "
     "compiled keeps the options that it has. Give them there, or pass the function itself."
 )
-MSG_LOST_UPDATES = (
-    "`{function}` changed an nnx module that it was given by value. As with `jax.jit`, it has a copy of its arguments, "
-    "and the module of the caller stays as it was. Use `fx.nnx_jit`, which keeps updates, or return the module."
-)
 
 _PROGRAMS = {"equinox": "_cached", "flax": "jitted_fn"}
 """By library: the attribute of what it has compiled that `jax.jit` returned."""
@@ -284,25 +278,6 @@ def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., A
         inner.ctxtag = made
     object.__setattr__(made, name, jit(inner, **options))
     return made
-
-
-def call_and_warn(fun: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Calls a function that is traced, and warns if it changes an nnx module among its arguments in vain."""
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is None or not (modules := _modules((args, kwargs), nnx.Module)):
-        return fun(*args, **kwargs)
-    before = jax.tree.leaves(modules)
-    results = fun(*args, **kwargs)
-    after = jax.tree.leaves(modules)
-    same = len(before) == len(after) and all(x is y for x, y in zip(before, after, strict=True))
-    if not same and not _modules(results, nnx.Module):
-        warnings.warn(MSG_LOST_UPDATES.format(function=getattr(fun, "__qualname__", fun)), stacklevel=3)
-    return results
-
-
-def _modules(tree: Any, kind: type) -> list[Any]:
-    leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, kind))
-    return [leaf for leaf in leaves if isinstance(leaf, kind)]
 
 
 WRONG_PROGRAM_KIND: Any = object()
@@ -397,7 +372,7 @@ class Traceable:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         runtime.streams.begin_trace()
-        return call_and_warn(self.find_fun(), args, kwargs)
+        return self.find_fun()(*args, **kwargs)
 
 
 def _without_partial(fun: Any) -> Any:

@@ -184,27 +184,6 @@ def test_nnx_static_arguments_and_failures(lines):
     assert int(counter.count[...]) == 2
 
 
-def test_nnx_module_that_is_changed_in_vain():
-    """`fx.jit` has modules by value: it says so where an update is lost, and is silent where none is."""
-    counter = Counter()
-
-    @fx.jit
-    def loses(counter):
-        counter.count[...] += 1
-        fx.print("{}", counter.count[...])
-
-    @fx.jit
-    def returns(counter):
-        counter.count[...] += 1
-        return counter
-
-    with pytest.warns(UserWarning, match=r"loses` changed an nnx module .* Use `fx.nnx_jit`"):
-        loses(counter)
-    assert int(returns(counter).count[...]) == 1
-    assert int(fx.jit(lambda counter: counter.count[...] + 1)(counter)) == 1
-    fx.effects_barrier(timeout=60)
-
-
 # jax.jit
 
 
