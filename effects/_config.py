@@ -86,11 +86,7 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "sync": (False, _flag, "true or false (in the environment 1 or 0)"),
     "order": ("thread", _choice("thread", "process"), "'thread' or 'process'"),
     "ring_bytes": (1 << 20, _bytes, "a whole number of bytes, at least 4096"),
-    "when_full": (
-        "wait",
-        _choice("wait", "drop_newest", "drop_oldest"),
-        "'wait', 'drop_newest' or 'drop_oldest'",
-    ),
+    "when_full": ("wait", _choice("wait", "drop"), "'wait' or 'drop'"),
     "after_error": ("stop", _choice("stop", "go_on"), "'stop' or 'go_on'"),
     "errors": ("next_call", _choice("next_call", "barrier"), "'next_call' or 'barrier'"),
     "cells": ("wait", _choice("wait", "go_on"), "'wait' or 'go_on'"),
@@ -121,7 +117,7 @@ class Config:
     - `ring_bytes` (`EFFECTS_RING_BYTES`): size of the ring in which a producing thread keeps records until they are
       replayed. Counts for threads that have not published yet.
     - `when_full` (`EFFECTS_WHEN_FULL`): what a full ring means. `"wait"`: the program waits, nothing is lost;
-      `"drop_newest"` and `"drop_oldest"`: records are dropped and counted.
+      `"drop"`: what finds it full is dropped and counted.
     - `after_error` (`EFFECTS_AFTER_ERROR`): what becomes of a program's effects after one that has failed. `"stop"`: as
       after an exception in Python, none of them is carried out; the error says how many they were. `"go_on"`: they are
       carried out. What is in force when the effect fails counts.

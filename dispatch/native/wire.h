@@ -251,6 +251,6 @@ static_assert(sizeof(TextRun) == 24);
 // Settings
 
 // What a producer does that finds its ring full.
-enum class WhenFull : int { kWait = 0, kDropNewest = 1, kDropOldest = 2 };
+enum class WhenFull : int { kWait = 0, kDrop = 1 };
 
 } // namespace effects

@@ -333,7 +333,7 @@ class RecordsBetween(NamedTuple):
 
 # Settings
 
-WHEN_FULL = ("wait", "drop_newest", "drop_oldest")
+WHEN_FULL = ("wait", "drop")
 """What a producer does that finds its ring full, in the order of their codes."""
 
 

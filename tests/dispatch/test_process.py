@@ -118,7 +118,7 @@ def test_memory_of_a_long_program_is_the_rings():
 def test_settings_come_from_the_environment():
     """Each setting is also an environment variable. With `EFFECTS_SYNC=1` Python's prints and a program's come as
     written."""
-    values = {"sync": "1", "order": "process", "ring_bytes": "65536", "when_full": "drop_oldest"}
+    values = {"sync": "1", "order": "process", "ring_bytes": "65536", "when_full": "drop"}
     done = run_python(
         f"import effects as fx; print(*(getattr(fx.config, name) for name in {[*values]}))\n"
         "f = fx.jit(lambda x: fx.print('fx {}', x))\n"

@@ -66,11 +66,10 @@ private:
   }
 };
 
-constexpr WhenFull kModes[] = {WhenFull::kWait, WhenFull::kDropNewest, WhenFull::kDropOldest};
+constexpr WhenFull kModes[] = {WhenFull::kWait, WhenFull::kDrop};
 
-// Markers that find a ring full are kept beside it, and those that are the oldest in it are taken out and kept, small
-// ones and ones too large for the ring. So a region is entered and left, its program ends, and what of its records is
-// not there was counted as dropped.
+// Markers that find a ring full are kept beside it, small ones and ones too large for the ring. So a region is entered
+// and left, its program ends, and what of its records is not there was counted as dropped.
 TEST(test_region_markers_outlive_a_full_ring) {
   for (const WhenFull when_full : kModes)
     for (const uint32_t domains : {1u, 200u})
@@ -111,7 +110,7 @@ TEST(test_region_markers_outlive_a_full_ring) {
 // One of the runtime's threads publishes for two devices, and drops two records that follow each other by their
 // numbers. They are gaps of two devices: taken for one gap of the first, the second would be waited for for ever.
 TEST(test_adjacent_drops_of_two_devices_are_two) {
-  Devices devices(WhenFull::kDropNewest);
+  Devices devices(WhenFull::kDrop);
   InThread([&] {
     for (const int32_t device : {0, 1}) devices.mark(Kind::kEnter, device, 0);
     for (uint32_t index = 0; index < 2; ++index) CHECK(devices.record(0, index));
@@ -125,24 +124,9 @@ TEST(test_adjacent_drops_of_two_devices_are_two) {
   CHECK_SEEN(devices.until_finished(), {"0@0", "0@1", "1@0", "1@1", "2@1"});
 }
 
-// The same for the oldest, which leave the ring: here those of device 0 and then that of device 1.
-TEST(test_adjacent_drops_of_the_oldest_of_two_devices_are_two) {
-  Devices devices(WhenFull::kDropOldest);
-  InThread([&] {
-    for (const int32_t device : {0, 1}) devices.mark(Kind::kEnter, device, 0);
-    CHECK(devices.record(1, 0));
-    CHECK(devices.record(0, 0));
-    CHECK(devices.record(1, 1));
-    for (const int32_t device : {0, 1}) devices.mark(Kind::kLeave, device, device == 0 ? 1 : 2);
-    for (const int32_t device : {0, 1}) devices.mark(Kind::kClose, device, 0);
-    for (int i = 0; i < 200; ++i) Publish(devices.publisher, Kind::kUnordered, check::MakeToken(2, 0, 0, 0), 8);
-  });
-  CHECK_SEEN(devices.until_finished(), {});
-}
-
 // A region's last record and the first one behind it, whose numbers follow each other, are of two phases.
 TEST(test_adjacent_drops_of_two_phases_are_two) {
-  Devices devices(WhenFull::kDropNewest);
+  Devices devices(WhenFull::kDrop);
   InThread([&] {
     for (uint32_t index = 0; index < 3; ++index) CHECK(devices.record(0, index, 8, /*phase=*/0));
     devices.mark(Kind::kEnter, 0, 3, 1, /*devices=*/1);
@@ -158,7 +142,7 @@ TEST(test_adjacent_drops_of_two_phases_are_two) {
 
 // The last record of a program and the second one of the next.
 TEST(test_adjacent_drops_of_two_programs_are_two) {
-  World world(WhenFull::kDropNewest);
+  World world(WhenFull::kDrop);
   world.wake_up.begin_barrier(false); // the drain does not pace itself
   for (int i = 0; i < 2; ++i) world.drain.open(1, 0);
   const auto record = [&](uint32_t epoch, uint32_t index) {
@@ -179,7 +163,7 @@ TEST(test_adjacent_drops_of_two_programs_are_two) {
 
 // What travels beside the ring is bounded, and counts no more once it has left: batch after batch is admitted.
 TEST(test_large_records_leave_room_behind) {
-  World world(WhenFull::kDropNewest);
+  World world(WhenFull::kDrop);
   world.wake_up.begin_barrier(false); // the drain does not pace itself
   constexpr uint32_t kEpochs = 20;
   for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {

@@ -69,38 +69,30 @@ TEST(test_wait_loses_nothing) { PublishAndDrain(WhenFull::kWait, 1, 4, 60, 900);
 // Records too large for the ring travel beside it, in the same order.
 TEST(test_wait_with_large_records_loses_nothing) { PublishAndDrain(WhenFull::kWait, 2, 3, 25, 30000); }
 
-// Under `drop newest`, what is released and what is counted as dropped is all there was, and every epoch ends.
-TEST(test_drop_newest_counts_what_it_drops) {
-  PublishAndDrain(WhenFull::kDropNewest, 3, 4, 150, 900);
-  PublishAndDrain(WhenFull::kDropNewest, 4, 3, 60, 30000);
-}
-
-// The same under `drop oldest`.
-TEST(test_drop_oldest_counts_what_it_drops) {
-  PublishAndDrain(WhenFull::kDropOldest, 5, 4, 150, 900);
-  PublishAndDrain(WhenFull::kDropOldest, 6, 3, 60, 30000);
+// Under `drop`, what is released and what is counted as dropped is all there was, and every epoch ends.
+TEST(test_drop_counts_what_it_drops) {
+  PublishAndDrain(WhenFull::kDrop, 3, 4, 150, 900);
+  PublishAndDrain(WhenFull::kDrop, 4, 3, 60, 30000);
 }
 
 // Many short programs, each dispatched while the drain is busy: a drop or a close that the drain sees before it has
 // read of the program's dispatch is not forgotten.
 TEST(test_dropping_short_programs_end) {
-  for (WhenFull when_full : {WhenFull::kDropNewest, WhenFull::kDropOldest}) {
-    World world(when_full);
-    constexpr uint32_t kEpochs = 1500;
-    std::vector<std::thread> producers;
-    for (uint32_t thread = 1; thread <= 2; ++thread)
-      producers.emplace_back([&, thread] {
-        for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
-          world.drain.open(thread, 0);
-          Program program(world.publisher, thread, epoch);
-          for (int i = 0; i < 6; ++i) program.record(700);
-          program.close();
-        }
-      });
-    world.until_finished(2 * kEpochs);
-    for (std::thread &producer : producers) producer.join();
-    world.check_nothing_lost(2 * kEpochs * 6);
-  }
+  World world(WhenFull::kDrop);
+  constexpr uint32_t kEpochs = 1500;
+  std::vector<std::thread> producers;
+  for (uint32_t thread = 1; thread <= 2; ++thread)
+    producers.emplace_back([&, thread] {
+      for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
+        world.drain.open(thread, 0);
+        Program program(world.publisher, thread, epoch);
+        for (int i = 0; i < 6; ++i) program.record(700);
+        program.close();
+      }
+    });
+  world.until_finished(2 * kEpochs);
+  for (std::thread &producer : producers) producer.join();
+  world.check_nothing_lost(2 * kEpochs * 6);
 }
 
 // One program whose effects come from several of the runtime's threads, which run ahead of each other over many epochs:
@@ -193,7 +185,7 @@ TEST(test_stop_releases_a_waiting_producer) {
 
 // A close is never lost, even one with so many domains that it is too large for the ring, and the ring is full.
 TEST(test_large_close_is_never_dropped) {
-  for (WhenFull when_full : {WhenFull::kWait, WhenFull::kDropNewest, WhenFull::kDropOldest}) {
+  for (WhenFull when_full : {WhenFull::kWait, WhenFull::kDrop}) {
     World world(when_full);
     constexpr uint32_t kEpochs = 20;
     std::thread producer([&] {
@@ -213,35 +205,34 @@ TEST(test_large_close_is_never_dropped) {
 
 // What somebody waits for is never dropped, small or large, ordered or not, whatever else the full ring drops.
 TEST(test_awaited_record_is_never_dropped) {
-  for (WhenFull when_full : {WhenFull::kDropNewest, WhenFull::kDropOldest})
-    for (size_t size : {size_t{100}, size_t{5000}})
-      for (bool others_too : {false, true}) {
-        World world(when_full);
-        world.wake_up.begin_barrier(false); // the drain does not pace itself
-        world.drain.open(1, 0);
-        uint64_t dropped = 0;
-        constexpr uint32_t kRecords = 100;
-        // Nothing is drained before all is published.
-        InThread([&] {
-          Random random(size + others_too);
-          uint32_t ordered = 0;
-          for (uint32_t i = 0; i < kRecords; ++i) {
-            const Kind kind = random.one_in(3) ? Kind::kUnordered : Kind::kOrdered;
-            const Token token = MakeToken(1, 0, 0, kind == Kind::kOrdered ? ordered++ : 0);
-            CHECK(Publish(world.publisher, kind, token, random.one_in(2) ? size : 8, kCallback, /*reply=*/i + 1));
-            if (others_too)
-              for (size_t other : {size_t{50}, size})
-                Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, ordered++), other);
-          }
-          Close(world.publisher, 1, 0, {{0, ordered}});
-        });
-        dropped = world.publisher.stats.dropped.load();
-        CHECK_EQ(dropped > 0, others_too);
-        world.until_finished(1);
-        CHECK_EQ(world.awaited_seen, uint64_t{kRecords});
-        CHECK_EQ(world.publisher.stats.dropped.load(), dropped);
-        world.check_nothing_lost(kRecords + (others_too ? 2 * kRecords : 0));
-      }
+  for (size_t size : {size_t{100}, size_t{5000}})
+    for (bool others_too : {false, true}) {
+      World world(WhenFull::kDrop);
+      world.wake_up.begin_barrier(false); // the drain does not pace itself
+      world.drain.open(1, 0);
+      uint64_t dropped = 0;
+      constexpr uint32_t kRecords = 100;
+      // Nothing is drained before all is published.
+      InThread([&] {
+        Random random(size + others_too);
+        uint32_t ordered = 0;
+        for (uint32_t i = 0; i < kRecords; ++i) {
+          const Kind kind = random.one_in(3) ? Kind::kUnordered : Kind::kOrdered;
+          const Token token = MakeToken(1, 0, 0, kind == Kind::kOrdered ? ordered++ : 0);
+          CHECK(Publish(world.publisher, kind, token, random.one_in(2) ? size : 8, kCallback, /*reply=*/i + 1));
+          if (others_too)
+            for (size_t other : {size_t{50}, size})
+              Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, ordered++), other);
+        }
+        Close(world.publisher, 1, 0, {{0, ordered}});
+      });
+      dropped = world.publisher.stats.dropped.load();
+      CHECK_EQ(dropped > 0, others_too);
+      world.until_finished(1);
+      CHECK_EQ(world.awaited_seen, uint64_t{kRecords});
+      CHECK_EQ(world.publisher.stats.dropped.load(), dropped);
+      world.check_nothing_lost(kRecords + (others_too ? 2 * kRecords : 0));
+    }
 }
 
 // The same for plain records, and for a producer that waits for room when nothing drains any more.

@@ -21,7 +21,7 @@ from tests.oracle.tokens import Seen
 if TYPE_CHECKING:
     from tests.oracle.observe import Outcome
 
-RINGS = ("wait", "drop_newest", "drop_oldest")
+RINGS = ("wait", "drop")
 """What is done about a full ring, as the setting `when_full` has it."""
 
 KEEPS_ALL = frozenset({"callback", "record", "nested", "failures", "check", "async", "grid_order"})

@@ -111,7 +111,7 @@ def test_records_of_unordered_effects_may_stand_elsewhere_than_their_lines() -> 
 def test_case_with_small_rings_keeps_its_promise(rings: str) -> None:
     """What a full ring drops is counted, and the rest is in order; where it waits, all comes."""
     program = Program((), tuple(Fori(f"i{k}", 3, 4, (Effect("ordered", f"at{k}", (N, A)),)) for k in range(8)))
-    case = Case((Run(program, (1, 2, 3)), *[Run(program, None)] * 39), capture=rings == "drop_oldest", rings=rings)
+    case = Case((Run(program, (1, 2, 3)), *[Run(program, None)] * 39), capture=rings == "drop", rings=rings)
     seen = observe(case, library())
     assert not compare(case, expect(case), seen)
     assert (seen.dropped > 0) == (rings != "wait")
@@ -128,7 +128,7 @@ def test_case_with_small_rings_keeps_its_promise(rings: str) -> None:
 def test_check_reports_what_full_rings_must_not_do(change: Any, complaint: str) -> None:
     """Lines in another order, lines of nothing, and lines that are lost and not counted."""
     program = Program((), tuple(Effect("ordered", f"at{k}", ()) for k in range(4)))
-    case = Case((Run(program, (1, 2, 3)),), rings="drop_newest")
+    case = Case((Run(program, (1, 2, 3)),), rings="drop")
     expected = expect(case)
     seen = dataclasses.replace(expected, lines=list(expected.lines))
     change(seen.lines)

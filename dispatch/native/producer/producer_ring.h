@@ -57,11 +57,10 @@ public:
   // The producing thread has ended.
   std::atomic<bool> abandoned{false};
 
-  // Guards the consumer's side of the ring (the drain's, and the producer's own when it drops the oldest) and the side
-  // list. Uncontended but for a full ring.
+  // Guards the side list, and is held by the drain while it scans the ring. Uncontended but for a full ring.
   std::mutex consumer;
 
-  // Beside the ring, with `consumer` held: what may not be dropped and found the ring full, or was the oldest in it.
+  // Beside the ring, with `consumer` held: what may not be dropped and found the ring full.
   void keep(std::vector<std::byte> record);
   // A record was dropped. Runs of dropped indices are kept as one range.
   void note_drop(const RecordHeader &header);

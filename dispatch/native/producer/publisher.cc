@@ -164,14 +164,7 @@ bool Publisher::admit_large(ProducerRing &mine, size_t payload) {
     size_t taken = large_bytes_.load(std::memory_order_relaxed);
     while (taken == 0 || taken + payload <= limit)
       if (large_bytes_.compare_exchange_weak(taken, taken + payload, std::memory_order_relaxed)) return true;
-    const WhenFull mode = when_full.load(std::memory_order_relaxed);
-    if (mode == WhenFull::kDropNewest || wake_up_.stopped()) return false;
-    if (mode == WhenFull::kDropOldest) {
-      // What the other rings hold is not ours to drop: if ours is empty, it is the record itself that must go.
-      std::lock_guard lock(mine.consumer);
-      if (!drop_oldest(mine)) return false;
-      continue;
-    }
+    if (when_full.load(std::memory_order_relaxed) == WhenFull::kDrop || wake_up_.stopped()) return false;
     if (!counted) stats.waited.fetch_add(1, std::memory_order_relaxed);
     counted = true;
     wake_up_.set_offer_urgent();
@@ -179,40 +172,17 @@ bool Publisher::admit_large(ProducerRing &mine, size_t payload) {
   }
 }
 
-// The ring is full. Waits or drops until the record fits; null when it is the record itself that must go.
+// The ring is full. Waits until the record fits; null when it must go.
 std::byte *Publisher::make_room(ProducerRing &mine, const RecordHeader &header) {
   stats.note_high_water(mine.ring.used());
-  if (when_full.load(std::memory_order_relaxed) == WhenFull::kDropNewest) return nullptr;
-  if (when_full.load(std::memory_order_relaxed) == WhenFull::kWait)
-    stats.waited.fetch_add(1, std::memory_order_relaxed);
-  for (;;) {
-    if (wake_up_.stopped()) return nullptr;
-    if (when_full.load(std::memory_order_relaxed) == WhenFull::kDropOldest) {
-      std::lock_guard lock(mine.consumer);
-      drop_oldest(mine);
-    } else {
-      wake_up_.set_offer_urgent();
-      mine.await_room([&] { return mine.ring.capacity() - mine.ring.used() >= 2 * size_t{header.size}; });
-    }
+  for (bool counted = false;;) {
+    if (when_full.load(std::memory_order_relaxed) == WhenFull::kDrop || wake_up_.stopped()) return nullptr;
+    if (!counted) stats.waited.fetch_add(1, std::memory_order_relaxed);
+    counted = true;
+    wake_up_.set_offer_urgent();
+    mine.await_room([&] { return mine.ring.capacity() - mine.ring.used() >= 2 * size_t{header.size}; });
     if (std::byte *room = mine.ring.try_reserve(header.size)) return room;
   }
-}
-
-// With `mine.consumer` held. Returns false when the ring is empty.
-bool Publisher::drop_oldest(ProducerRing &mine) {
-  const std::byte *oldest = mine.ring.front();
-  if (oldest == nullptr) return false;
-  RecordHeader header;
-  std::memcpy(&header, oldest, sizeof header);
-  if (MustStay(header)) {
-    mine.keep({oldest, oldest + header.size});
-  } else {
-    if (header.flags & kLarge) take_large(header, oldest + sizeof header);
-    stats.dropped.fetch_add(1, std::memory_order_relaxed);
-    mine.note_drop(header);
-  }
-  mine.ring.pop();
-  return true;
 }
 
 bool Publisher::drop(ProducerRing &mine, const RecordHeader &header) {

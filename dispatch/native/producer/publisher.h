@@ -1,8 +1,7 @@
 // The producers' side: from an effect on a device's thread to bytes in a ring.
 //
 // Every producing thread has a ring of its own for each publisher that it publishes to. What a full ring means is a
-// setting: the producer waits (nothing is lost), the newest record is dropped, or the oldest are. No Python lock is
-// taken here.
+// setting: the producer waits (nothing is lost), or the record is dropped. No Python lock is taken here.
 #pragma once
 
 #include <atomic>
@@ -94,7 +93,6 @@ private:
   // Beside the ring.
   bool admit_large(ProducerRing &mine, size_t payload);
   std::byte *make_room(ProducerRing &mine, const RecordHeader &header);
-  bool drop_oldest(ProducerRing &mine);
   bool drop(ProducerRing &mine, const RecordHeader &header);
   void leave_out(ProducerRing &mine, const RecordHeader &header);
   bool keep(ProducerRing &mine, RecordHeader header, const Span *spans, size_t count);

@@ -167,9 +167,7 @@ nb::dict Wire() {
   wire["item_kinds"] = NamesInOrder({{"text", number(ItemKind::kText)},
                                      {"records", number(ItemKind::kRecords)},
                                      {"large", number(ItemKind::kLarge)}});
-  wire["when_full"] = NamesInOrder({{"wait", number(WhenFull::kWait)},
-                                    {"drop_newest", number(WhenFull::kDropNewest)},
-                                    {"drop_oldest", number(WhenFull::kDropOldest)}});
+  wire["when_full"] = NamesInOrder({{"wait", number(WhenFull::kWait)}, {"drop", number(WhenFull::kDrop)}});
   wire["batch"] = Names(kBatchFields);
   wire["item"] = Names(kItemFields);
   wire["callback_record"] = Names(kCallbackRecordFields);

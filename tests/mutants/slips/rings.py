@@ -18,14 +18,6 @@ SLIPS = (
         (MARKERS,),
     ),
     Slip(
-        "rings.oldest_marker",
-        PUBLISHER,
-        "  if (MustStay(header)) {\n    mine.keep({oldest, oldest + header.size});\n  } else {",
-        "  if (header.reply != 0) {\n    mine.keep({oldest, oldest + header.size});\n  } else {",
-        "A marker that is the oldest in a full ring is dropped.",
-        (MARKERS,),
-    ),
-    Slip(
         "rings.two_devices",
         RING,
         "last.first.phase == header.token.phase && last.device == header.device &&",
@@ -55,10 +47,7 @@ SLIPS = (
         "if (header.kind != Kind::kOrdered) return;\n",
         "",
         "An unordered record that is dropped leaves a gap among the ordered ones.",
-        (
-            f"{PUBLISHING}::test_drop_oldest_counts_what_it_drops",
-            f"{PUBLISHING}::test_drop_newest_counts_what_it_drops",
-        ),
+        (f"{PUBLISHING}::test_drop_counts_what_it_drops",),
     ),
     Slip(
         "rings.large_given_back",
@@ -68,7 +57,7 @@ SLIPS = (
         "Large records that have left their ring count as if they were there, and soon none is admitted.",
         (
             f"{PUBLISHING}::test_ended_threads_records_are_drained",
-            f"{PUBLISHING}::test_drop_newest_counts_what_it_drops",
+            f"{PUBLISHING}::test_drop_counts_what_it_drops",
             f"{FULL}::test_large_records_leave_room_behind",
         ),
     ),
