@@ -197,23 +197,6 @@ def _differs(
     return differs
 
 
-@patches.implements("lanes of a device")
-def _with_own_lanes(batch: _Rule, *, always: bool = False) -> _Rule:
-    """What a region closes over has, with `spmd_axis_name`, the lanes of all devices, which effects must not show."""
-
-    def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
-        if always or any(map(needs_masks, _jax.jaxprs_in(params))):
-            args = [_jax.own_lanes(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
-        return batch(axis_data, args, dims, **params)
-
-    return rule
-
-
-@patches.implements("lanes of a device in linear solves")
-def _with_own_lanes_always(batch: _Rule) -> _Rule:
-    return _with_own_lanes(batch, always=True)
-
-
 def _batch_held(primitive: Any, holder: Holder) -> None:
     """Gives lanes to what a user describes without a batching rule, and to its effects even if no value differs."""
     rules = _jax.batching.fancy_primitive_batchers

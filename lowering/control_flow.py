@@ -19,9 +19,7 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects._jax import patches
 from effects._model.primitive import effect_p
-from effects.lowering.holders import loop_with_carried_predicate
 from effects.lowering.masks import (
     MSG_MISSING_MASK,
     MaskContext,
@@ -107,7 +105,7 @@ def _mask_cond(
     return mask_held(ctx.eqn, active, [index, *operands])
 
 
-# `while` in forms that JAX gives it: for all lanes at once, and in `checkify`.
+# `while` in the form that JAX gives it for all lanes at once.
 #
 # How tokens are carried says the holder, also where the condition has effects.
 
@@ -154,23 +152,6 @@ def _without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nco
         _jax.trace_to_jaxpr(condition, cond_jaxpr.in_avals, like=cond_jaxpr),
         _jax.trace_to_jaxpr(body, avals, like=body_jaxpr),
     )
-
-
-def _asked_once(params: dict[str, Any]) -> Any:
-    """A loop whose condition has effects, as a jaxpr that carries the predicate. `checkify` would ask the condition
-    twice in each iteration."""
-    cond, body, split = params["cond_jaxpr"], params["body_jaxpr"], params["cond_nconsts"]
-    if not effects_of(cond.effects):
-        return None
-    others = {name: value for name, value in params.items() if not name.startswith(("cond_", "body_"))}
-    of_body = range(split, split + params["body_nconsts"])
-    avals = [*cond.in_avals[:split], *body.in_avals]
-    return loop_with_carried_predicate(avals, cond, range(split), body, of_body, others)
-
-
-@patches.once_imported(patches.CHECKIFY)
-def _implement_checkify() -> None:
-    patches.implements("while in checkify")(_jax.checkifying_instead(_asked_once))
 
 
 # `custom_linear_solve`, which holds several functions of which one runs.

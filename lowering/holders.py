@@ -241,34 +241,16 @@ def _while(
 def with_carried_predicate(
     args: Sequence[Any], cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int, params: dict[str, Any]
 ) -> tuple[Any, list[Any]]:
-    """A loop as `loop_with_carried_predicate` makes it, and its arguments.
+    """A jaxpr of a loop whose own condition is only the predicate that its body leaves behind, and its arguments.
 
     What condition and body both take is taken once: a reference that the body writes is the one that the condition
     reads. JAX would show the condition what was in it before the loop.
     """
     split = cond_nconsts + body_nconsts
     consts = [*{id(x): x for x in args[:split]}.values()]
-    positions = {id(x): position for position, x in enumerate(consts)}
+    count, positions = len(consts), {id(x): position for position, x in enumerate(consts)}
     of_cond, of_body = ([positions[id(x)] for x in own] for own in (args[:cond_nconsts], args[cond_nconsts:split]))
     taken = [*consts, *args[split:]]
-    avals = [_jax.typeof(x) for x in taken]
-    return loop_with_carried_predicate(avals, cond_jaxpr, of_cond, body_jaxpr, of_body, params), taken
-
-
-def loop_with_carried_predicate(
-    avals: Sequence[Any],
-    cond_jaxpr: Any,
-    of_cond: Sequence[int],
-    body_jaxpr: Any,
-    of_body: Sequence[int],
-    params: dict[str, Any],
-) -> Any:
-    """A jaxpr of a loop whose own condition is only the predicate that its body leaves behind.
-
-    It takes constants and then what is carried, and `of_cond` and `of_body` say which constants are the condition's and
-    which are the body's.
-    """
-    count = len(avals) - len(body_jaxpr.out_avals)
 
     def asks(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
         return _jax.evaluate(cond_jaxpr, [*(consts[position] for position in of_cond), *carry])[0]
@@ -293,7 +275,7 @@ def loop_with_carried_predicate(
         )
         return list(outs[1:])
 
-    return _jax.trace_to_jaxpr(loop, avals, like=body_jaxpr)
+    return _jax.trace_to_jaxpr(loop, list(map(_jax.typeof, taken)), like=body_jaxpr), taken
 
 
 @holds(_jax.jit_p, *_jax.annotated_calls())

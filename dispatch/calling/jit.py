@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 import jax
 
 from effects import _jax
-from effects._jax import api_boundary, patches
+from effects._jax import api_boundary
 from effects._model.wire import ProgramTraits
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.programs import JitOptions, programs_of, runtime_token_for, trace, with_program_of_ours
@@ -158,17 +158,6 @@ def _weakly_referable(fun: Callable[..., Any]) -> Callable[..., Any]:
             return fun(*args, **kwargs)
 
         return refuse
-
-
-@patches.implements("eval_shape")
-@functools.cache  # what JAX has under two names stays one
-def _eval_shape_as_of_jit(eval_shape: Any) -> Any:
-    @functools.wraps(eval_shape)
-    def of_jitted(fun: Any, *args: Any, **kwargs: Any) -> Any:
-        return fun.eval_shape(*args, **kwargs) if isinstance(fun, JitFunction) else eval_shape(fun, *args, **kwargs)
-
-    of_jitted.__module__ = __name__
-    return of_jitted
 
 
 # Compiled programs. They are JAX's own objects, around an executable of ours.

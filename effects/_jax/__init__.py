@@ -146,7 +146,6 @@ from effects._jax.primitives import annotated_calls as annotated_calls
 from effects._jax.primitives import batched as batched
 from effects._jax.primitives import bind_custom_jvp as bind_custom_jvp
 from effects._jax.primitives import bind_custom_vjp as bind_custom_vjp
-from effects._jax.primitives import checkifying_instead as checkifying_instead
 from effects._jax.primitives import cond_p as cond_p
 from effects._jax.primitives import custom_jvp_call_p as custom_jvp_call_p
 from effects._jax.primitives import custom_vjp_call_p as custom_vjp_call_p
@@ -159,7 +158,6 @@ from effects._jax.primitives import is_value as is_value
 from effects._jax.primitives import lanes_at_front as lanes_at_front
 from effects._jax.primitives import linear_solve_p as linear_solve_p
 from effects._jax.primitives import literal as literal
-from effects._jax.primitives import own_lanes as own_lanes
 from effects._jax.primitives import read_scan as read_scan
 from effects._jax.primitives import remat_p as remat_p
 from effects._jax.primitives import run_state_p as run_state_p

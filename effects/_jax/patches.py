@@ -1,6 +1,6 @@
 """Everything of JAX's own that behaves differently once this library is imported, in one table.
 
-The rows that change Pallas and `checkify` stand in a table of their own, since few programs import them.
+The rows that change Pallas stand in a table of their own, since few programs import it.
 
 A row declares what is changed, and why. What stands there instead is given by the layer that knows it, with
 `@implements(name)`, which only collects. `apply` is called once, at the end of `effects/__init__.py`, and nothing else
@@ -24,20 +24,14 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.export
 from jax._src import api, callback, custom_batching, debugging, dispatch
-from jax._src.export import _export
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
-from jax._src.pjit import jit_p
 
 from effects._jax.primitives import (
-    annotated_calls,
     cond_p,
     custom_vmap_p,
-    inlined_calls,
-    linear_solve_p,
     remat_p,
     run_state_p,
     scan_p,
@@ -154,11 +148,10 @@ class Patches(tuple[Patch, ...]):
 _TITLE = f"What importing `effects` changes in JAX {jax.__version__}:"
 
 
-# The rows of the table of patches that change modules which JAX itself does not import: Pallas, and `checkify`.
+# The rows of the table of patches that change modules of Pallas, which JAX itself does not import.
 
 Rows = Callable[[], tuple[Patch, ...]]
 
-CHECKIFY = "jax._src.checkify"
 KERNELS = "jax._src.pallas.pallas_call"
 MESH_KERNELS = "jax._src.pallas.mpmd"
 
@@ -168,23 +161,6 @@ ROWS_OF: dict[str, Rows] = {}
 
 def _of(module: str) -> Callable[[Rows], Rows]:
     return lambda rows: ROWS_OF.setdefault(module, rows)
-
-
-@_of(CHECKIFY)
-def _rows_of_checkify() -> tuple[Patch, ...]:
-    from jax._src import checkify
-
-    return (
-        Patch(
-            "while in checkify",
-            (entry(checkify, "error_checks", while_p),),
-            "In `checkify`, a `while_loop` whose condition has effects carries its predicate.",
-            "JAX evaluates the condition twice in every iteration, once to look for errors and once to decide, so that "
-            "effects happen twice.",
-            "0.10",
-            "JAX carries the predicate itself.",
-        ),
-    )
 
 
 @_of(KERNELS)
@@ -404,37 +380,6 @@ _TABLE = (
         "JAX's axes say whether they are of tangents.",
     ),
     Patch(
-        "lanes of a device",
-        tuple(
-            entry(batching, _BATCHERS, primitive)
-            for primitive in (
-                jit_p,
-                cond_p,
-                while_p,
-                scan_p,
-                remat_p,
-                run_state_p,
-                *annotated_calls(),
-                *inlined_calls(),
-            )
-            if primitive is run_state_p or primitive in batching.fancy_primitive_batchers
-        ),
-        "Where there are effects, arguments with the lanes of all devices, from outside of a region, are cut to those "
-        "of a device.",
-        "With `spmd_axis_name`, what a region closes over has the lanes of all devices, so that each device would have "
-        "the effects of all of them.",
-        "0.10",
-        "JAX cuts what a region closes over as it cuts the region's arguments.",
-    ),
-    Patch(
-        "lanes of a device in linear solves",
-        (entry(batching, _BATCHERS, linear_solve_p),),
-        "The same for `custom_linear_solve`, whether or not its functions have effects.",
-        "Its functions are not found among its parameters.",
-        "0.10",
-        "JAX cuts what a region closes over as it cuts the region's arguments.",
-    ),
-    Patch(
         "hoisting from scans",
         (attribute(loops, "_scan_known_hoisting"),),
         "Where a `scan` is divided for differentiation, nothing is moved out of a body with effects.",
@@ -478,31 +423,6 @@ _TABLE = (
             "No supported version of JAX is older than 0.12.",
         )
         for _ in range(unused_remat_is_dropped)
-    ),
-    Patch(
-        "eval_shape",
-        (attribute(api, "eval_shape"), attribute(jax, "eval_shape")),
-        "`jax.eval_shape` of what `fx.jit` returned knows its static arguments.",
-        "JAX asks functions that `jax.jit` returned for their shapes, and takes all others to have none but arrays as "
-        "arguments.",
-        "0.10",
-        "JAX asks whatever has the methods of its jitted functions.",
-    ),
-    Patch(
-        "export",
-        (attribute(_export, "export"), attribute(jax.export, "export")),
-        "`jax.export.export` of what `fx.jit` returned is `fx.export` of it, if it has effects.",
-        "JAX exports what it lowers, and would take the tokens of a threaded function for arguments of the user's.",
-        "0.10",
-        "JAX exports functions that take and return tokens of other libraries.",
-    ),
-    Patch(
-        "deserialize",
-        (attribute(_export, "deserialize"), attribute(jax.export, "deserialize")),
-        "`jax.export.deserialize` reads what an exported program with effects serialized.",
-        "JAX knows nothing of the effects that stand ahead of the program, and would read them as a part of it.",
-        "0.10",
-        "JAX serializes what other libraries say of a program.",
     ),
     Patch(
         "effects_barrier",
@@ -573,7 +493,7 @@ def _change(rows: Sequence[Patch]) -> None:
 def patches() -> Patches:
     """What importing this library changes in JAX: what, why, and what would make it needless.
 
-    What it changes in Pallas and in `checkify`, it changes once they are imported, as they are by this function.
+    What it changes in Pallas, it changes once that is imported, as it is by this function.
 
     Returns:
         A tuple of rows with the attributes `name`, `changes` (the names of what is changed), `now`, `why`, `since`

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,7 +84,7 @@ def annotated_calls() -> list[Primitive]:
     ]
 
 
-# Loops and their parameters: `jax._src.lax.control_flow`, `jax._src.state` and `jax._src.checkify`.
+# Loops and their parameters: `jax._src.lax.control_flow` and `jax._src.state`.
 
 
 def read_scan(params: dict[str, Any]) -> tuple[int, int]:
@@ -131,26 +130,6 @@ def hoisting_unless(has_effects: Callable[[Any], bool]) -> Callable[[Any], Any]:
             if has_effects(jaxpr):
                 return jaxpr, consts, [False] * num_residuals, []
             return hoist(jaxpr, consts, num_residuals, *others)
-
-        return rule
-
-    return make
-
-
-def checkifying_instead(other: Callable[[dict[str, Any]], Any]) -> Callable[[Any], Any]:
-    """Makes of a rule of `checkify` one that takes another jaxpr in place of the equation: `other(params)` gives it, or
-    None to leave the equation."""
-
-    from jax._src import checkify
-
-    def make(check: Any) -> Any:
-        context = list(inspect.signature(check).parameters).index("error")  # since 0.11 there is one
-
-        def rule(*args: Any, **params: Any) -> Any:
-            if (jaxpr := other(params)) is None:
-                return check(*args, **params)
-            error, enabled_errors, *operands = args[context:]
-            return checkify.checkify_jaxpr(*args[:context], jaxpr, enabled_errors, error, *operands)
 
         return rule
 
@@ -245,18 +224,17 @@ def batched(jaxpr: Any, axis_data: Any, which: Sequence[bool], outs: bool | Sequ
     return closed_jaxpr(jaxpr), list(outs_batched)
 
 
-def own_lanes(x: Any, dim: int | None, axis_data: Any) -> Any:
-    """A value with the lanes of its device. What a region closes over has, with `spmd_axis_name`, those of all devices,
-    unlike the region's arguments."""
-    if dim is None or axis_data.spmd_name is None or x.shape[dim] == axis_data.size:
-        return x
-    first = jax.lax.axis_index(axis_data.spmd_name) * axis_data.size
-    return jax.lax.dynamic_slice_in_dim(x, first, axis_data.size, dim)
+MSG_LANES_OF_ALL = (
+    "An effect takes a value that a `jax.shard_map` closes over, under `jax.vmap` with `spmd_axis_name={axis!r}`. JAX "
+    "gives the region the lanes of all devices there, and not those of its own device. Pass the value to the region as "
+    "an argument."
+)
 
 
 def lanes_at_front(x: Any, dim: int | None, axis_data: Any) -> Any:
     """A value with its lanes in the leading axis, made if there is none."""
-    x = own_lanes(x, dim, axis_data)
+    if dim is not None and x.shape[dim] != axis_data.size:
+        raise NotImplementedError(MSG_LANES_OF_ALL.format(axis=axis_data.spmd_name))
     return batching.bdim_at_front(x, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis)
 
 

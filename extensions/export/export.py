@@ -6,7 +6,6 @@ not close. So it can be part of any program: called by itself, it becomes the on
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,13 +13,11 @@ import jax
 import jax.export
 
 from effects import _jax
-from effects._jax import patches
 from effects._model import wire as wire
 from effects._model.site import Site, nodes_unknown_elsewhere
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.programs import RUNTIME_TOKEN, jit_with_all_tokens, trace
-from effects.extensions.export.exported import Exported, deserialize, errors_count_users_arguments
-from effects.extensions.export.saved import is_saved
+from effects.extensions.export.exported import Exported, errors_count_users_arguments
 from effects.lowering.others import others
 from effects.lowering.summary import summarize
 from effects.lowering.tokens import token_keys
@@ -139,37 +136,3 @@ def _check_site(name: str, site: Site) -> None:
     if types := nodes_unknown_elsewhere(site.tree):
         shown = ", ".join(f"`{type_}`" for type_ in sorted(types))
         raise ValueError(MSG_EXPORT_NODE.format(program=name, effect=site.effect.name, where=site.where, types=shown))
-
-
-# JAX's own functions, given what is ours.
-
-
-@patches.implements("export")
-@functools.cache  # what JAX has under two names stays one
-def _export_of_jitted(jax_export: Any) -> Any:
-    @functools.wraps(jax_export)
-    def of_jitted(fun_jit: Any, **options: Any) -> Any:
-        if not isinstance(fun_jit, JitFunction):
-            return jax_export(fun_jit, **options)
-
-        def do_export(*args: Any, **kwargs: Any) -> Any:
-            summary = summarize(_trace(fun_jit, args, kwargs))
-            is_ours = summary.effects or summary.handlers
-            exporting = export(fun_jit, **options) if is_ours else jax_export(fun_jit._without_tokens, **options)
-            return exporting(*args, **kwargs)
-
-        return do_export
-
-    of_jitted.__module__ = __name__
-    return of_jitted
-
-
-@patches.implements("deserialize")
-@functools.cache
-def _deserialize_ours(jax_deserialize: Any) -> Any:
-    @functools.wraps(jax_deserialize)
-    def of_either(blob: Any) -> Any:
-        return deserialize(blob) if is_saved(blob) else jax_deserialize(blob)
-
-    of_either.__module__ = __name__
-    return of_either

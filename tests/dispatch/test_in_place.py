@@ -26,21 +26,6 @@ def _repeat(x, n):
 _repeat.author = "me"
 
 
-def _without_effects(x, n):
-    return jnp.tile(x, n)
-
-
-@pytest.mark.parametrize("options", [{"static_argnums": 1}, {"static_argnames": "n"}])
-@pytest.mark.parametrize("eval_shape", [jax.eval_shape, jax._src.api.eval_shape], ids=["jax", "jax._src.api"])
-def test_eval_shape_knows_static_arguments(lines, eval_shape, options):
-    """`jax.eval_shape` takes what `fx.jit` returned as it takes what `jax.jit` returned."""
-    results = []
-    assert lines(lambda: results.append(eval_shape(fx.jit(_repeat, **options), X, 2))) == []
-    expected = eval_shape(jax.jit(_without_effects, **options), X, 2)
-    assert results == [expected] == [jax.ShapeDtypeStruct((6,), "float32")]
-    assert eval_shape(lambda x: x[:1], X).shape == (1,)
-
-
 def test_attributes_of_the_function_are_carried_over():
     """What a function has as attributes its jitted function has, and more may be set."""
     f = fx.jit(_repeat, static_argnums=1)

@@ -174,37 +174,14 @@ def test_imported_module_names_its_own_loader():
     code = """
 import importlib.machinery, inspect, sys
 import jax, effects
-from jax.experimental import checkify, pallas
-for name in ("jax._src.checkify", "jax._src.pallas.pallas_call", "jax._src.pallas.mpmd"):
+from jax.experimental import pallas
+for name in ("jax._src.pallas.pallas_call", "jax._src.pallas.mpmd"):
     module = sys.modules[name]
     assert type(module.__loader__) is importlib.machinery.SourceFileLoader
     assert module.__spec__.loader is module.__loader__
     assert inspect.getsource(module)
 """
     assert run_each_after_jax({"": code}) == {"": (0, "")}
-
-
-CHECKIFY = """
-import jax.numpy as jnp
-import FIRST
-import effects as fx
-from jax.experimental import checkify
-
-def loop(x):
-    def goes_on(x):
-        fx.print("x = {}", x)
-        return x < 2
-    return jax.lax.while_loop(goes_on, lambda x: x + 1, x)
-
-fx.jit(checkify.checkify(loop, errors=checkify.all_checks))(0)
-fx.effects_barrier()
-"""
-
-
-def test_checkify_whenever_it_is_imported():
-    """A loop whose condition has effects asks it once in each iteration."""
-    codes = {first: CHECKIFY.replace("FIRST", first) for first in ("effects", "jax.experimental.checkify")}
-    assert run_each_after_jax(codes) == dict.fromkeys(codes, (0, "x = 0\nx = 1\nx = 2\n"))
 
 
 def test_failed_import_is_made_good_by_the_next(tmp_path):

@@ -132,7 +132,6 @@ import importlib, json
 import jax, jax.numpy as jnp
 from jax.experimental import checkify
 from jax._src import core, dispatch, hijax
-from jax._src import checkify as _checkify
 from jax._src.interpreters import batching, partial_eval as pe
 from jax._src.lax.control_flow import loops
 
@@ -153,7 +152,6 @@ def count(table, name, *primitives):
 count(batching.fancy_primitive_batchers, "batch")
 count(pe.partial_eval_jaxpr_custom_rules, "remat", jax.lax.scan_p, jax.lax.while_p)
 count(pe.custom_partial_eval_rules, "partial_eval", jax.lax.while_p)
-count(_checkify.error_checks, "check", jax.lax.while_p)
 loops._scan_known_hoisting = counted("hoist", loops._scan_known_hoisting)
 dispatch.RuntimeTokenSet.block_until_ready = counted("block", dispatch.RuntimeTokenSet.block_until_ready)
 
@@ -210,8 +208,8 @@ def test_programs_without_effects_are_handled_by_jax():
     seen = json.loads(done.stdout)
     (results, called), (results_after, called_after) = seen["before"], seen["after"]
     assert results_after == results
-    replaced = {"hoist", "block", "remat[scan]", "remat[while]", "partial_eval[while]", "check[while]", "batch[cond]"}
-    replaced |= {f"batch[{name}]" for name in ("while", "scan", "custom_linear_solve", "custom_vmap_call")}
+    replaced = {"hoist", "block", "remat[scan]", "remat[while]", "partial_eval[while]", "batch[cond]"}
+    replaced |= {f"batch[{name}]" for name in ("while", "custom_vmap_call")}
     assert replaced <= set(called)
     # JAX caches what else is batched in functions of its own.
     assert [name for name in called_after if name in replaced] == [name for name in called if name in replaced]

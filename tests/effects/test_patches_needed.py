@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import pytest
-from jax.experimental import checkify
 from jax.experimental import pallas as pl
 
 import effects as fx
@@ -60,14 +58,6 @@ def _custom_vmap():
     return twice(1.0)
 
 
-def _checked(x):
-    def goes_on(x):
-        fx.print("a question")
-        return x < 3
-
-    return checkify.checkify(lambda x: jax.lax.while_loop(goes_on, lambda x: x + 1, x), checkify.float_checks)(x)[1]
-
-
 def _records(function, x):
     """How many records a program gives."""
     with fx.capture() as records:
@@ -90,31 +80,6 @@ def _failures_of_barrier():
     with pytest.raises(fx.EffectError):
         fx.effects_barrier()
     return 0
-
-
-def _shapes_of_static_arguments():
-    """Whether `jax.eval_shape` knows static arguments."""
-    try:
-        return jax.eval_shape(fx.jit(jnp.tile, static_argnums=1), jnp.ones(1), 2).size
-    except ValueError:
-        return 0
-
-
-def _export_of_jitted():
-    """Whether `jax.export.export` exports a program with effects."""
-    try:
-        return len(jax.export.export(fx.jit(lambda x: fx.print("{}", x)))(1).in_avals)
-    except NotImplementedError:
-        return 0
-
-
-def _deserialized():
-    """Whether `jax.export.deserialize` reads a program with effects."""
-    data = fx.export(lambda x: fx.print("{}", x))(1).serialize()
-    try:
-        return len(jax.export.deserialize(data).in_avals)
-    except Exception:  # of another library, which reads numbers where there are none
-        return 0
 
 
 def _kernel(x):
@@ -192,7 +157,6 @@ NEEDED = {
         8,
     ),
     **({"unused remat": (_unused_remat, 2, 0)} if _jax.unused_remat_is_dropped else {}),
-    "while in checkify": (lambda: _records(_checked, 1.0), 3, 6),
     "effects of kernels": (lambda: _records_of_kernel(lambda x: (_kernel(x), x)[1], jnp.ones(2)), 2, 0),
     "bounds of kernels": (_indices_outside, 1, 0),
     "vmap of kernels": (lambda: _records(jax.vmap(lambda y: _kernel(jnp.ones(2)) + y), jnp.ones((3, 2))), 6, 2),
@@ -203,9 +167,6 @@ NEEDED = {
     ),
     "grids of simulated kernels": (lambda: _records_of_kernel(_kernel_with_loop, jnp.ones(2)), 4, 0),
     "lowering of compiled kernels": (_tokens_of_log, 1, 2),
-    "eval_shape": (_shapes_of_static_arguments, 2, 0),
-    "export": (_export_of_jitted, 1, 0),
-    "deserialize": (_deserialized, 1, 0),
     "effects_barrier": (_failures_of_barrier, 1, 0),
 }
 """By row: what a program gives, with it and without it."""
@@ -227,11 +188,8 @@ def test_row_is_needed(name):
 
 
 def test_every_row_is_shown_to_be_needed():
-    """A new row comes with a program that needs it. Axes of tangents have theirs in `tests/transformations/`, and lanes
-    of a device in `tests/lowering/regions/`. Kernels over meshes are lowered for a device that is not here."""
-    elsewhere = (
-        *("axis of tangents", "lanes of a device"),
-        *("lowering of kernels over meshes", "vmap of kernels over meshes"),
-    )
+    """A new row comes with a program that needs it. Axes of tangents have theirs in `tests/transformations/`. Kernels
+    over meshes are lowered for a device that is not here."""
+    elsewhere = ("axis of tangents", "lowering of kernels over meshes", "vmap of kernels over meshes")
     rows = {row.name for row in fx.patches() if not row.name.startswith(elsewhere)}
     assert rows == set(NEEDED)
