@@ -39,6 +39,7 @@ def complaints() -> str:
 
 def take_the_place_of_cpus() -> None:
     """From now on, in a process that has not imported `effects` yet."""
+    library()
     register, handlers, types = jax.ffi.register_ffi_target, {}, {}
 
     def collect(name: str, stages: Any, platform: str = "cpu", **options: Any) -> None:
@@ -51,7 +52,6 @@ def take_the_place_of_cpus() -> None:
     jax.ffi.register_ffi_target, jax.ffi.register_ffi_type = collect, collect_type
     try:
         import effects  # noqa: F401
-        from effects import _native as native
         from effects._model.device import PLATFORMS
         from effects._model.wire import FIRST_GPU
         from effects.extensions.custom_calls.xla import _register_custom_call_handler
@@ -59,7 +59,6 @@ def take_the_place_of_cpus() -> None:
         _register_custom_call_handler("cuda")
     finally:
         jax.ffi.register_ffi_target, jax.ffi.register_ffi_type = register, register_type
-    native.use_cuda_driver(str(build_stand_in("on_cpu.cc")))
     for (name, platform), registration in types.items():
         register_type(name if platform == "cpu" else f"{name}_on_{platform}", registration, platform="cpu")
     for name, given in handlers.items():

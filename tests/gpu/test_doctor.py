@@ -8,44 +8,41 @@ from tests.gpu.library import build_stand_in
 from tests.helpers import run_python
 
 CODE = """
-import sys
-import jax
-from effects import _doctor, _native
-library = {library!r}
-if library:
-    _native.use_cuda_driver(library)
-{more}
+import ctypes, jax
+{before}
+from effects import _doctor
 print(dict(_doctor._facts())["NVIDIA's driver"])
 """
 
 
-def _said(library: str, more: str = "") -> str:
-    done = run_python(CODE.format(library=library, more=more))
+def _said(before: str = "", **env: str) -> str:
+    done = run_python(CODE.format(before=before), env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def test_no_driver():
+def _stand_in(more: str = "") -> str:
+    return f"ctypes.CDLL({str(build_stand_in())!r}){more}"
+
+
+def test_no_driver(tmp_path):
     """It says which library it has looked for, and what comes of that."""
-    said = _said("no-such-driver.so")
-    assert said.startswith("no-such-driver.so. It cannot be opened: ")
+    (tmp_path / "libcuda.so.1").write_bytes(b"no library")  # found ahead of a driver that is here
+    said = _said(LD_LIBRARY_PATH=str(tmp_path))
+    assert said.startswith("libcuda.so.1. It cannot be opened: ")
     assert said.endswith("JAX has no NVIDIA GPU here; on one, effects would come by JAX's Python callbacks.")
 
 
 def test_stand_in():
     """A driver that can be used is shown with its version."""
-    library = str(build_stand_in())
-    said = _said(library)
     here = "JAX has no NVIDIA GPU here; on one, effects would come by native handlers."
-    assert said == f"{library}, CUDA 12.4. It can be used. {here}"
+    assert _said(_stand_in()) == f"libcuda.so.1, CUDA 12.4. It can be used. {here}"
 
 
 @pytest.mark.parametrize("version", [10020, 9000])
 def test_old_driver(version):
     """The doctor says that a driver is too old."""
-    library = str(build_stand_in())
-    more = f"import ctypes; ctypes.CDLL(library).StandIn_SetVersion({version}); _native.use_cuda_driver(library)"
-    said = _said(library, more)
+    said = _said(_stand_in(f".StandIn_SetVersion({version})"))
     shown = f"{version // 1000}.{version % 1000 // 10}"
     assert f"CUDA {shown}. It is of CUDA {shown}, and 11.0 is the oldest that can be used." in said
     assert "JAX's Python callbacks" in said

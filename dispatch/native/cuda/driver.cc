@@ -63,17 +63,17 @@ std::unique_ptr<const Found> Load(const std::string &library, Find &&find) {
   return loaded;
 }
 
-std::unique_ptr<const Found> Open(const std::string &library) {
+std::unique_ptr<const Found> Open() {
 #if defined(__linux__)
-  if (void *const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL))
-    return Load(library, [handle](const char *name) { return dlsym(handle, name); });
+  if (void *const handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL))
+    return Load(kLibrary, [handle](const char *name) { return dlsym(handle, name); });
   const char *const why = dlerror();
   auto none = std::make_unique<Found>();
-  none->status = {library, 0,
+  none->status = {kLibrary, 0,
                   std::string("It cannot be opened: ") + (why == nullptr ? "no reason is given" : why) + "."};
 #else
   auto none = std::make_unique<Found>();
-  none->status = {library, 0, "There is none on this system."};
+  none->status = {kLibrary, 0, "There is none on this system."};
 #endif
   return none;
 }
@@ -87,7 +87,7 @@ void Use(std::unique_ptr<const Found> one) {
 const Found &Look() {
   if (const Found *const known = found.load(std::memory_order_acquire)) return *known;
   std::lock_guard lock(mutex);
-  if (found.load(std::memory_order_relaxed) == nullptr) Use(Open(kLibrary));
+  if (found.load(std::memory_order_relaxed) == nullptr) Use(Open());
   return *found.load(std::memory_order_relaxed);
 }
 
@@ -117,11 +117,6 @@ const Driver &driver() {
 }
 
 DriverStatus driver_status() { return Look().status; }
-
-void use_driver(const std::string &library) {
-  std::lock_guard lock(mutex);
-  Use(Open(library));
-}
 
 void use_driver(const std::string &called, void *(*find)(const char *)) {
   std::lock_guard lock(mutex);

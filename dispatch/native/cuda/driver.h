@@ -85,8 +85,7 @@ const Driver *find_driver();
 const Driver &driver();
 DriverStatus driver_status();
 
-// For tests: from now on the driver is what this library has, or what `find` gives for the names of its functions.
-void use_driver(const std::string &library);
+// For native tests, which are one program: from now on the driver is what `find` gives for the names of its functions.
 void use_driver(const std::string &called, void *(*find)(const char *name));
 
 // While it lives, the context of a stream is the calling thread's. XLA has made it so where it calls handlers, but does

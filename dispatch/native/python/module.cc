@@ -84,8 +84,6 @@ NB_MODULE(_native, m) {
     for (const std::string &text : cuda::host_failures().take_warnings()) all.append(text);
     return all;
   });
-  // For tests: another library is the driver.
-  m.def("use_cuda_driver", [](const std::string &library) { cuda::use_driver(library); });
   m.def("loaded_site_type",
         [] { return nb::make_tuple(nb::capsule(LoadedSiteTypeId()), nb::capsule(LoadedSiteTypeInfo())); });
 
