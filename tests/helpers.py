@@ -146,27 +146,27 @@ def build_once(
 
 def build_library(
     name: str,
-    sources: Sequence[Path],
+    units: Sequence[Sequence[Path]],
     flags: Sequence[str],
     includes: Sequence[str],
     headers: Iterable[Path],
-    more: Callable[[Path], str],
+    more: Callable[[Sequence[Path]], str],
 ) -> Path:
-    """A static library of several sources, each of which is compiled once, side by side with the others.
+    """A static library of several units, each of which is compiled once, side by side with the others.
 
-    `more` says for a source what else tells its result apart. Of processes that come at one time, one builds and the
-    others wait.
+    A unit is sources that are compiled as one, and `more` says for it what else tells its result apart. Of processes
+    that come at one time, one builds and the others wait.
     """
     headers = list(headers)
-    objects = {source: _cached(f"{source.stem}.o", [source, *headers], [*flags, more(source)]) for source in sources}
-    result = _cached(f"{name}.a", list(objects.values()), flags, of_contents=False)
-    with open(_cached(f"{name}.lock", [], flags), "w") as lock:  # of all versions: they have most sources in common
+    objects = [(_cached(f"{unit[0].stem}.o", [*unit, *headers], [*flags, more(unit)]), unit) for unit in units]
+    result = _cached(f"{name}.a", [made for made, _ in objects], flags, of_contents=False)
+    with open(_cached(f"{name}.lock", [], flags), "w") as lock:  # of all versions: they have most units in common
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not result.exists():
-            missing = [(source, made) for source, made in objects.items() if not made.exists()]
+            missing = [(made, unit) for made, unit in objects if not made.exists()]
             with ThreadPoolExecutor(os.cpu_count()) as threads:
-                list(threads.map(lambda one: compile_source(one[0], flags, includes, one[1]), missing))
-            _make([os.environ.get("AR", "ar"), "rcs"], list(objects.values()), result)
+                list(threads.map(lambda one: compile_unit(one[1], flags, includes, one[0]), missing))
+            _make([os.environ.get("AR", "ar"), "rcs"], [made for made, _ in objects], result)
     return result
 
 
@@ -186,9 +186,10 @@ def link(libraries: Sequence[Path], flags: Sequence[str], result: Path) -> None:
     _compile([*flags, "-Wl,--whole-archive", whole, "-Wl,--no-whole-archive", *others], result)
 
 
-def compile_source(source: Path, flags: Sequence[str], includes: Sequence[str], result: Path) -> None:
-    """Makes an object file of a source."""
-    _compile([*flags, "-c", source, *includes], result)
+def compile_unit(sources: Sequence[Path], flags: Sequence[str], includes: Sequence[str], result: Path) -> None:
+    """Makes one object file of some sources, which are compiled as one."""
+    unit = "".join(f'#include "{source}"\n' for source in sources)
+    _compile([*flags, "-c", "-x", "c++", "-", *includes], result, unit)
 
 
 def _cached(name: str, inputs: Iterable[Path], flags: Sequence[str], of_contents: bool = True) -> Path:
@@ -200,15 +201,15 @@ def _cached(name: str, inputs: Iterable[Path], flags: Sequence[str], of_contents
     return Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-{name}-{content.hexdigest()}")
 
 
-def _compile(arguments: Sequence[str | Path], result: Path) -> None:
-    _make([*find_compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", *arguments, "-o"], [], result)
+def _compile(arguments: Sequence[str | Path], result: Path, source: str | None = None) -> None:
+    _make([*find_compiler(), "-std=c++17", "-Wall", "-Wextra", "-Werror", *arguments, "-o"], [], result, source)
 
 
-def _make(before: Sequence[str | Path], after: Sequence[Path], result: Path) -> None:
-    """Runs a command that names its result between these arguments."""
+def _make(before: Sequence[str | Path], after: Sequence[Path], result: Path, text: str | None = None) -> None:
+    """Runs a command that names its result between these arguments, and reads this text."""
     partial = result.with_suffix(f".{os.getpid()}")
     command = [*before, partial, *after]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr[-3000:]}"
     partial.replace(result)  # others see all of it or nothing
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 
 import effects as fx
-from tests.helpers import build_library, compile_source, link, link_program
+from tests.helpers import build_library, compile_unit, link, link_program
 
 NATIVE = Path(__file__).parent / "native"
 LIBRARY = NATIVE.parents[1] / "dispatch" / "native"
@@ -48,7 +48,8 @@ def _includes() -> list[str]:
 
 
 def _libraries(flags: Sequence[str]) -> tuple[Path, Path]:
-    """All tests, and the library that they test."""
+    """All tests, and the library that they test, each compiled in a few units: most of what a source takes is what it
+    includes. Each test file has a namespace of its own, so that names do not clash."""
     headers = [
         *NATIVE.rglob("*.h"),
         LIBRARY / "wire.h",
@@ -56,13 +57,19 @@ def _libraries(flags: Sequence[str]) -> tuple[Path, Path]:
         *Path(fx.include_dir()).rglob("*.h"),
     ]
 
-    def of_xla(source: Path) -> str:  # the others do not include XLA's headers
-        return jax.__version__ if source.parent.name in ("xla", "cuda") or source.name.startswith(USE_XLA) else ""
+    def of_xla(unit: Sequence[Path]) -> str:  # the others do not include XLA's headers
+        return jax.__version__ if any(_uses_xla(source) for source in unit) else ""
 
-    in_library = [source for folder in FOLDERS for source in sorted((LIBRARY / folder).glob("*.cc"))]
+    in_library = [sorted((LIBRARY / folder).glob("*.cc")) for folder in FOLDERS]
     library = build_library("native", in_library, flags, _includes(), headers, of_xla)
-    sources = [*IN_ALL, *TESTS]
-    return build_library("native-tests", sources, flags, _includes(), headers, of_xla), library
+    with_xla = [source for source in TESTS if _uses_xla(source)]
+    others = [source for source in TESTS if source not in with_xla]
+    units = [IN_ALL, with_xla, others[::2], others[1::2]]
+    return build_library("native-tests", units, flags, _includes(), headers, of_xla), library
+
+
+def _uses_xla(source: Path) -> bool:
+    return source.parent.name in ("xla", "cuda") or source.name.startswith(USE_XLA)
 
 
 def build(flags: Sequence[str]) -> Path:
@@ -71,12 +78,13 @@ def build(flags: Sequence[str]) -> Path:
 
 
 def build_with(source: Path, folder: Path) -> Path:
-    """The program without sanitizers, with another version of one of the library's sources.
+    """The program without sanitizers, with another version of one of the library's folders.
 
     A linker takes from a library only what it has not found before, and so leaves out the library's own version.
     """
     tests, library = _libraries(FLAGS)
     version, program = folder / f"{source.stem}.o", folder / "native-tests"
-    compile_source(source, [*FLAGS, "-w"], _includes(), version)  # whatever it is, it is the tests' to complain
+    unit = sorted(source.parent.glob("*.cc"))
+    compile_unit(unit, [*FLAGS, "-w"], _includes(), version)  # whatever it is, it is the tests' to complain
     link([tests, version, library], FLAGS, program)
     return program

@@ -13,7 +13,7 @@
 
 #include "world.h"
 
-namespace effects {
+namespace effects::batch_test {
 namespace {
 
 using check::MakeToken;
@@ -61,10 +61,10 @@ TEST(test_consecutive_records_come_together) {
     const uint64_t sink = text ? world.show_text() : 0;
     for (int i = 0; i < 2; ++i) world.drain.open(1, sink);
     world.drain.open(2, sink);
-    Program other(world.publisher, 2, 0);
+    PlayedProgram other(world.publisher, 2, 0);
     InThread([&] {
       for (uint32_t epoch = 0; epoch < 2; ++epoch) {
-        Program program(world.publisher, 1, epoch);
+        PlayedProgram program(world.publisher, 1, epoch);
         for (int i = 0; i < 3; ++i) program.record(static_cast<size_t>(10 * i));
         program.unordered(20);
         program.close();
@@ -101,7 +101,7 @@ TEST(test_large_record_comes_by_itself) {
   World world;
   world.drain.open(1, 0);
   InThread([&] {
-    Program program(world.publisher, 1, 0);
+    PlayedProgram program(world.publisher, 1, 0);
     for (size_t size : {10, 10, 2000, 10}) program.record(size);
   });
   const Batch batch = world.step();
@@ -118,9 +118,9 @@ TEST(test_text_stays_ahead_of_a_run) {
   for (uint32_t thread : {1u, 2u, 3u}) world.drain.open(thread, sink);
   world.drain.open(1, 0);
   InThread([&] {
-    for (uint32_t thread : {3u, 1u, 2u}) Program(world.publisher, thread, 0).unordered(8);
-    Program(world.publisher, 1, 1).unordered(8); // for Python
-    for (uint32_t thread : {3u, 1u}) Program(world.publisher, thread, 0).unordered(8);
+    for (uint32_t thread : {3u, 1u, 2u}) PlayedProgram(world.publisher, thread, 0).unordered(8);
+    PlayedProgram(world.publisher, 1, 1).unordered(8); // for Python
+    for (uint32_t thread : {3u, 1u}) PlayedProgram(world.publisher, thread, 0).unordered(8);
   });
   const Batch first = world.step();
   CHECK_SEEN(Items(first), {"text 3.0:u0", "text 1.0:u0", "text 2.0:u0", "1.1:u0", "text 1.0:u0"});
@@ -144,7 +144,8 @@ TEST(test_records_before_and_after_a_failure_are_apart) {
         [&] {
           world.drain.fail(1, 0);
           world.drain.open(2, 0);
-          Program(world.publisher, 2, 0).unordered(8); // of which the drain has not heard: it reads what it was told
+          PlayedProgram(world.publisher, 2, 0)
+              .unordered(8); // of which the drain has not heard: it reads what it was told
           publish(2);
           publish(3);
         });
@@ -177,7 +178,7 @@ TEST(test_what_is_formatted) {
   world.drain.open(3, /*sink=*/0);
   for (uint32_t thread = 1; thread <= 3; ++thread)
     InThread([&] {
-      Program program(world.publisher, thread, 0);
+      PlayedProgram program(world.publisher, thread, 0);
       for (int i = 0; i < 2; ++i) program.record(2000);
       if (thread == 3) program.callback();
     });
@@ -187,7 +188,7 @@ TEST(test_what_is_formatted) {
   world.resume(first);
   world.drain.show_python(true);
   world.drain.open(4, /*sink=*/3);
-  InThread([&] { Program(world.publisher, 4, 0).record(8); });
+  InThread([&] { PlayedProgram(world.publisher, 4, 0).record(8); });
   Batch batch = world.drain.next_batch(kPatience);
   while (batch.items.empty()) batch = world.drain.next_batch(kPatience);
   CHECK_SEEN(Items(batch), {"4.0:0"});
@@ -196,7 +197,7 @@ TEST(test_what_is_formatted) {
   world.drain.show_python(false);
   world.drain.open(5, /*sink=*/3);
   InThread([&] {
-    Program program(world.publisher, 5, 0);
+    PlayedProgram program(world.publisher, 5, 0);
     program.callback();
     program.record(8);
   });
@@ -233,4 +234,4 @@ TEST(test_text_follows_records) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::batch_test

@@ -6,7 +6,7 @@
 #include "../../dispatch/native/producer/bytes.h"
 #include "check.h"
 
-namespace effects {
+namespace effects::blocks_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -77,4 +77,4 @@ TEST(test_threads_never_share_a_block) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::blocks_test

@@ -15,7 +15,7 @@
 #include "../../dispatch/native/xla/runtime.h"
 #include "cuda_world.h"
 
-namespace effects {
+namespace effects::cuda_arrivals_test {
 namespace {
 
 constexpr int64_t kOrderedTrait = kRecordIsOrdered;
@@ -300,4 +300,4 @@ TEST(test_arrivals_stop) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::cuda_arrivals_test

@@ -12,7 +12,7 @@
 #include "../../dispatch/native/xla/runtime.h"
 #include "cuda_world.h"
 
-namespace effects {
+namespace effects::cuda_launch_test {
 namespace {
 
 bool Has(const std::string &text, const std::string &part) { return text.find(part) != std::string::npos; }
@@ -199,4 +199,4 @@ TEST(test_programs_of_other_platforms_are_refused) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::cuda_launch_test

@@ -12,7 +12,7 @@
 #include "cuda_world.h"
 #include "token_effects/custom_call.h"
 
-namespace effects {
+namespace effects::cuda_operations_test {
 namespace {
 
 // Memory of a device's.
@@ -225,4 +225,4 @@ TEST(test_messages_of_custom_calls) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::cuda_operations_test

@@ -9,7 +9,7 @@
 #include "../../dispatch/native/xla/runtime.h"
 #include "cuda_world.h"
 
-namespace effects {
+namespace effects::cuda_test {
 namespace {
 
 constexpr int64_t kOrderedTrait = kRecordIsOrdered;
@@ -144,4 +144,4 @@ TEST(test_plain_records) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::cuda_test

@@ -6,7 +6,7 @@
 #include "../../dispatch/native/xla/runtime.h"
 #include "cuda_world.h"
 
-namespace effects {
+namespace effects::cuda_waiting_test {
 namespace {
 
 constexpr int64_t kCallTraits = kRecordIsOrdered | kRecordIsCallback;
@@ -118,4 +118,4 @@ TEST(test_full_ring_while_a_callback_waits_for_the_stream) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::cuda_waiting_test

@@ -4,7 +4,7 @@
 
 #include "world.h"
 
-namespace effects {
+namespace effects::full_ring_test {
 namespace {
 
 // A program of one epoch over devices, in a region. What leaves the drain is noted as "index@device".
@@ -169,7 +169,7 @@ TEST(test_large_records_leave_room_behind) {
   for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
     world.drain.open(1, 0);
     InThread([&] {
-      Program program(world.publisher, 1, epoch);
+      PlayedProgram program(world.publisher, 1, epoch);
       for (int i = 0; i < 3; ++i) program.record(4000);
       program.close();
     });
@@ -180,4 +180,4 @@ TEST(test_large_records_leave_room_behind) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::full_ring_test

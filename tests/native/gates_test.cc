@@ -10,7 +10,7 @@
 #include "../../dispatch/native/order/gates.h"
 #include "check.h"
 
-namespace effects {
+namespace effects::gates_test {
 namespace {
 
 constexpr uint32_t kThread = 3, kOther = 4;
@@ -120,4 +120,4 @@ TEST(test_gates_from_many_threads) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::gates_test

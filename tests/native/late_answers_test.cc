@@ -13,7 +13,7 @@
 
 #include "world.h"
 
-namespace effects {
+namespace effects::late_answers_test {
 namespace {
 
 using check::MakeToken;
@@ -159,4 +159,4 @@ TEST(test_late_awaited_record_is_answered_without_a_lock) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::late_answers_test

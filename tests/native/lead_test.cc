@@ -13,7 +13,7 @@
 
 #include "world.h"
 
-namespace effects {
+namespace effects::lead_test {
 namespace {
 
 using check::MakeToken;
@@ -96,7 +96,7 @@ TEST(test_urgent_offer_is_taken) {
     led = true;
     world.wake_up.offer();
     InThread([&] {
-      Program(world.publisher, 1, 0).callback(8, /*reply=*/1);
+      PlayedProgram(world.publisher, 1, 0).callback(8, /*reply=*/1);
       world.wake_up.set_offer_urgent();
     });
     while (!taken) std::this_thread::yield(); // as a function does which waits for that callback
@@ -218,7 +218,7 @@ TEST(test_callbacks_may_wait_for_each_other) {
     for (uint32_t thread = 1; thread <= kStreams; ++thread) world.drain.open(thread, 0);
     InThread([&] {
       for (uint32_t thread = 1; thread <= kStreams; ++thread) {
-        Program program(world.publisher, thread, 0);
+        PlayedProgram program(world.publisher, thread, 0);
         program.callback();
         program.close();
       }
@@ -274,4 +274,4 @@ TEST(test_stop_ends_all_that_stand_by) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::lead_test

@@ -9,7 +9,7 @@
 #include "../../dispatch/native/operations/operations.h"
 #include "check.h"
 
-namespace effects {
+namespace effects::operations_test {
 namespace {
 
 constexpr Program kProgram{1, 7};
@@ -226,4 +226,4 @@ TEST(test_a_ring_of_threads) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::operations_test

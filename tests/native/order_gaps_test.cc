@@ -11,7 +11,7 @@
 
 #include "order_play.h"
 
-namespace effects {
+namespace effects::order_gaps_test {
 namespace {
 
 using check::MakeToken;
@@ -199,4 +199,4 @@ TEST(test_parked_copy_of_a_block_is_freed) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::order_gaps_test

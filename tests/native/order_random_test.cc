@@ -11,7 +11,7 @@
 
 #include "order_play.h"
 
-namespace effects {
+namespace effects::order_random_test {
 namespace {
 
 using check::MakeToken;
@@ -233,4 +233,4 @@ TEST(test_random_deliveries_leave_in_program_order) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::order_random_test

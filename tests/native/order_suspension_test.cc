@@ -11,7 +11,7 @@
 
 #include "order_play.h"
 
-namespace effects {
+namespace effects::order_suspension_test {
 namespace {
 
 using check::MakeToken;
@@ -96,4 +96,4 @@ TEST(test_only_one_stream) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::order_suspension_test

@@ -11,7 +11,7 @@
 
 #include "order_play.h"
 
-namespace effects {
+namespace effects::order_test {
 namespace {
 
 using check::MakeToken;
@@ -331,4 +331,4 @@ TEST(test_oldest_open_dispatch) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::order_test

@@ -14,7 +14,7 @@
 #include "check.h"
 #include "xla.h"
 
-namespace effects {
+namespace effects::overlay_test {
 namespace {
 
 std::atomic<int> live_errors{0};
@@ -232,4 +232,4 @@ TEST(test_name_has_one_handler) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::overlay_test

@@ -13,7 +13,7 @@
 
 #include "world.h"
 
-namespace effects {
+namespace effects::parking_test {
 namespace {
 
 using check::MakeToken;
@@ -29,10 +29,10 @@ TEST(test_later_program_floods_before_the_earlier) {
   world.step(milliseconds(1)); // the limit now follows the rings' size
   constexpr uint64_t kFlood = 1500;
   std::thread device([&] {
-    Program later(world.publisher, 1, 1);
+    PlayedProgram later(world.publisher, 1, 1);
     for (uint64_t i = 0; i < kFlood; ++i) later.record(16);
     later.close();
-    Program earlier(world.publisher, 1, 0);
+    PlayedProgram earlier(world.publisher, 1, 0);
     for (int i = 0; i < 10; ++i) earlier.record(16);
     earlier.close();
   });
@@ -49,10 +49,10 @@ TEST(test_flood_beside_a_busy_thread) {
   world.step(milliseconds(1)); // the limit now follows the rings' size
   std::atomic<bool> done{false};
   std::thread device([&] {
-    Program later(world.publisher, 1, 1);
+    PlayedProgram later(world.publisher, 1, 1);
     for (int i = 0; i < 800; ++i) later.record(16);
     later.close();
-    Program(world.publisher, 1, 0).close();
+    PlayedProgram(world.publisher, 1, 0).close();
     done = true;
   });
   std::atomic<size_t> others{0};
@@ -60,7 +60,7 @@ TEST(test_flood_beside_a_busy_thread) {
   std::thread busy([&] {
     for (uint32_t epoch = 0; !done; ++epoch) {
       world.drain.open(2, 0);
-      Program program(world.publisher, 2, epoch);
+      PlayedProgram program(world.publisher, 2, epoch);
       program.record(8);
       program.close();
       ++others;
@@ -87,7 +87,7 @@ TEST(test_parking_grows_beside_a_steady_thread) {
     while (!over)
       if (const uint32_t epoch = there; epoch < wanted) {
         world.drain.open(2, 0);
-        Program program(world.publisher, 2, epoch);
+        PlayedProgram program(world.publisher, 2, epoch);
         program.record(8);
         program.close();
         ++there;
@@ -102,10 +102,10 @@ TEST(test_parking_grows_beside_a_steady_thread) {
   for (int i = 0; i < 10; ++i) one_more();
   std::atomic<bool> done{false};
   std::thread device([&] {
-    Program later(world.publisher, 1, 1);
+    PlayedProgram later(world.publisher, 1, 1);
     for (int i = 0; i < 800; ++i) later.record(16);
     later.close();
-    Program(world.publisher, 1, 0).close();
+    PlayedProgram(world.publisher, 1, 0).close();
     done = true;
   });
   const auto start = std::chrono::steady_clock::now();
@@ -138,10 +138,10 @@ void FullBatch(bool text) {
     ++turn;
     turn_changed.notify_all();
   };
-  std::thread third([&] { in_turn(2, [&] { Program(world.publisher, 1, 0).unordered(8); }); });
+  std::thread third([&] { in_turn(2, [&] { PlayedProgram(world.publisher, 1, 0).unordered(8); }); });
   std::thread second([&] {
     in_turn(1, [&] {
-      Program flood(world.publisher, 2, 0);
+      PlayedProgram flood(world.publisher, 2, 0);
       for (int i = 0; i < 8000; ++i) flood.unordered(8);
     });
   });
@@ -155,7 +155,7 @@ void FullBatch(bool text) {
   second.join();
   third.join();
   world.until_finished(1);
-  InThread([&] { Program(world.publisher, 2, 0).close(); });
+  InThread([&] { PlayedProgram(world.publisher, 2, 0).close(); });
   world.until_finished(2);
   CHECK_EQ(world.unordered_seen, uint64_t{8002});
 }
@@ -172,14 +172,14 @@ TEST(test_full_parking_loses_nothing_behind_it) {
   world.step(milliseconds(1)); // the limit now follows the small rings' size; the one below is larger than the limit
   world.publisher.ring_bytes = 32 * kSmallest;
   InThread([&] {
-    Program flood(world.publisher, 1, 2);
+    PlayedProgram flood(world.publisher, 1, 2);
     for (int i = 0; i < 600; ++i) flood.record(32);
-    Program(world.publisher, 1, 0).unordered(8);
+    PlayedProgram(world.publisher, 1, 0).unordered(8);
     for (uint32_t index = 1; index < 9; index += 2)
       CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 1, index), 8));
     flood.close();
   });
-  InThread([&] { Program(world.publisher, 1, 0).close(); });
+  InThread([&] { PlayedProgram(world.publisher, 1, 0).close(); });
   world.drain.fail(1, 1);
   world.gaps_allowed = true;
   world.until_finished(3);
@@ -203,7 +203,7 @@ TEST(test_failed_programs_do_not_hold_up_others) {
             Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, epoch, index), 50);
         world.drain.fail(1, epoch);
       } else {
-        Program program(world.publisher, 1, epoch);
+        PlayedProgram program(world.publisher, 1, epoch);
         for (int i = 0; i < 10; ++i, ++attempts) program.record(50);
         program.close();
       }
@@ -215,4 +215,4 @@ TEST(test_failed_programs_do_not_hold_up_others) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::parking_test

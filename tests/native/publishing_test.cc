@@ -15,7 +15,7 @@
 
 #include "world.h"
 
-namespace effects {
+namespace effects::publishing_test {
 namespace {
 
 using check::MakeToken;
@@ -38,7 +38,7 @@ void PublishAndDrain(WhenFull when_full, uint64_t seed, uint32_t threads, uint32
       for (uint32_t epoch = 0; epoch < epochs; ++epoch) {
         const bool formatted = text && (!python || random.one_in(2));
         CHECK_EQ(world.drain.open(thread, formatted ? sink : 0), epoch);
-        Program program(world.publisher, thread, epoch);
+        PlayedProgram program(world.publisher, thread, epoch);
         for (uint64_t left = random.below(80); left > 0; --left) {
           const size_t size = random.one_in(20) ? random.below(largest) : random.below(100);
           if (random.one_in(5))
@@ -85,7 +85,7 @@ TEST(test_dropping_short_programs_end) {
     producers.emplace_back([&, thread] {
       for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
         world.drain.open(thread, 0);
-        Program program(world.publisher, thread, epoch);
+        PlayedProgram program(world.publisher, thread, epoch);
         for (int i = 0; i < 6; ++i) program.record(700);
         program.close();
       }
@@ -130,7 +130,7 @@ TEST(test_ended_threads_records_are_drained) {
   for (uint32_t epoch = 0; epoch < 10; ++epoch) {
     world.drain.open(1, 0);
     InThread([&] {
-      Program program(world.publisher, 1, epoch);
+      PlayedProgram program(world.publisher, 1, epoch);
       for (int i = 0; i < 5; ++i) program.record(200);
       program.record(1000); // beside the ring; all ten are admitted without a drain
       program.close();
@@ -148,7 +148,7 @@ TEST(test_short_lived_threads_lose_nothing) {
     for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
       world.drain.open(1, 0);
       InThread([&] {
-        Program program(world.publisher, 1, epoch);
+        PlayedProgram program(world.publisher, 1, epoch);
         for (int i = 0; i < 3; ++i) program.record(100);
         program.unordered(100);
         program.close();
@@ -168,7 +168,7 @@ TEST(test_stop_releases_a_waiting_producer) {
     world.drain.open(1, 0);
     constexpr uint64_t kRecords = 100;
     std::thread producer([&] {
-      Program program(world.publisher, 1, 0);
+      PlayedProgram program(world.publisher, 1, 0);
       for (uint64_t i = 0; i < kRecords; ++i) program.record(size);
       program.close();
     });
@@ -191,7 +191,7 @@ TEST(test_large_close_is_never_dropped) {
     std::thread producer([&] {
       for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
         world.drain.open(1, 0);
-        Program program(world.publisher, 1, epoch);
+        PlayedProgram program(world.publisher, 1, epoch);
         for (uint32_t domain = 0; domain < 200; ++domain) program.record(64, domain);
         program.close();
       }
@@ -352,7 +352,7 @@ TEST(test_number_that_is_used_again) {
   World world;
   for (int i = 0; i < 3; ++i) CHECK_EQ(world.drain.open(1, 0), static_cast<uint32_t>(i));
   InThread([&] {
-    for (uint32_t epoch = 0; epoch < 3; ++epoch) Program(world.publisher, 1, epoch).close();
+    for (uint32_t epoch = 0; epoch < 3; ++epoch) PlayedProgram(world.publisher, 1, epoch).close();
   });
   world.until_finished(3);
   world.drain.forget(1);
@@ -360,7 +360,7 @@ TEST(test_number_that_is_used_again) {
   const uint32_t epoch = world.drain.open(1, 0);
   InThread([&] {
     CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 0), 8));
-    Program program(world.publisher, 1, epoch);
+    PlayedProgram program(world.publisher, 1, epoch);
     program.record(8);
     program.close();
   });
@@ -370,4 +370,4 @@ TEST(test_number_that_is_used_again) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::publishing_test

@@ -8,7 +8,7 @@
 
 #include "check.h"
 
-namespace effects {
+namespace effects::region_test {
 namespace {
 
 using check::MakeToken;
@@ -368,4 +368,4 @@ TEST(test_failed_program) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::region_test

@@ -13,7 +13,7 @@
 
 #include "heard.h"
 
-namespace effects {
+namespace effects::replicated_replies_test {
 namespace {
 
 using check::MakeToken;
@@ -321,4 +321,4 @@ TEST(test_replica_groups_have_answers_of_their_own) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::replicated_replies_test

@@ -13,7 +13,7 @@
 
 #include "heard.h"
 
-namespace effects {
+namespace effects::replies_test {
 namespace {
 
 using check::MakeToken;
@@ -178,4 +178,4 @@ TEST(test_many_threads_ask_and_answer) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::replies_test

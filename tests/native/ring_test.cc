@@ -9,7 +9,7 @@
 
 #include "check.h"
 
-namespace effects {
+namespace effects::ring_test {
 namespace {
 
 using check::Random;
@@ -300,4 +300,4 @@ TEST(test_two_threads_many_seeds) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::ring_test

@@ -13,7 +13,7 @@
 
 #include "world.h"
 
-namespace effects {
+namespace effects::run_test {
 namespace {
 
 using check::MakeToken;
@@ -30,7 +30,7 @@ TEST(test_batch_ends_with_one_threads_callbacks) {
   world.drain.open(3, world.show_text());
   for (uint32_t thread : {3u, 1u, 2u})
     InThread([&] {
-      Program program(world.publisher, thread, 0);
+      PlayedProgram program(world.publisher, thread, 0);
       program.record(8);
       if (thread != 3) {
         program.callback();
@@ -62,14 +62,14 @@ TEST(test_suspended_thread_waits_for_its_resumption) {
   World world;
   for (int i = 0; i < 2; ++i) world.drain.open(1, 0);
   InThread([&] {
-    Program(world.publisher, 1, 0).callback();
+    PlayedProgram(world.publisher, 1, 0).callback();
     Close(world.publisher, 1, 0, {{0, 1}});
   });
   const Batch first = world.step();
   CHECK_SEEN(Items(first), {"1.0:c0"});
   CHECK_SEEN(Ends(first), {"1.0"});
   InThread([&] {
-    Program program(world.publisher, 1, 1);
+    PlayedProgram program(world.publisher, 1, 1);
     program.callback();
     program.close();
   });
@@ -99,14 +99,14 @@ TEST(test_unordered_records_do_not_wait_behind_callbacks) {
     World world;
     const uint64_t sink = text ? world.show_text() : 0;
     for (uint32_t thread : {1u, 2u, 3u}) world.drain.open(thread, sink);
-    InThread([&] { Program(world.publisher, 1, 0).unordered_callback(); });
+    InThread([&] { PlayedProgram(world.publisher, 1, 0).unordered_callback(); });
     InThread([&] {
-      Program program(world.publisher, 2, 0);
+      PlayedProgram program(world.publisher, 2, 0);
       program.unordered(8);
       program.unordered(2000);
       program.record(8);
       program.close();
-      Program(world.publisher, 3, 0).unordered(8);
+      PlayedProgram(world.publisher, 3, 0).unordered(8);
     });
     const Batch first = world.step();
     CHECK_SEEN(Items(first), {"1.0:cu0"});
@@ -142,20 +142,20 @@ TEST(test_records_without_a_plan_begin_a_run) {
       world.drain.open(2, world.show_text());
       world.drain.open(3, 0);
       InThread([&] {
-        Program program(world.publisher, 1, 0);
+        PlayedProgram program(world.publisher, 1, 0);
         if (ordered)
           program.record(size);
         else
           program.unordered(size);
       });
       InThread([&] {
-        Program text(world.publisher, 2, 0);
+        PlayedProgram text(world.publisher, 2, 0);
         text.unordered(8);
         text.record(8);
-        Program python(world.publisher, 3, 0);
+        PlayedProgram python(world.publisher, 3, 0);
         python.unordered(8);
         python.record(8);
-        Program(world.publisher, 1, 0).unordered(8);
+        PlayedProgram(world.publisher, 1, 0).unordered(8);
       });
       const Batch first = world.step();
       CHECK_EQ(first.run, 1u);
@@ -176,7 +176,7 @@ TEST(test_records_without_a_plan_begin_a_run) {
 
       // The thread is held as by callbacks.
       InThread([&] {
-        Program program(world.publisher, 1, 0);
+        PlayedProgram program(world.publisher, 1, 0);
         if (ordered)
           CHECK(Publish(world.publisher, Kind::kOrdered, MakeToken(1, 0, 0, 1), 8));
         else
@@ -198,10 +198,10 @@ TEST(test_carried_callbacks_are_run_one_threads_a_batch) {
     const uint64_t sink = text ? world.show_text() : 0;
     for (uint32_t thread = 1; thread <= 4; ++thread) world.drain.open(thread, sink);
     InThread([&] {
-      for (uint32_t thread = 1; thread <= 3; ++thread) Program(world.publisher, thread, 0).unordered_callback();
-      Program(world.publisher, 4, 0).unordered(8);
-      Program(world.publisher, 2, 0).unordered_callback();
-      Program(world.publisher, 1, 0).unordered(8);
+      for (uint32_t thread = 1; thread <= 3; ++thread) PlayedProgram(world.publisher, thread, 0).unordered_callback();
+      PlayedProgram(world.publisher, 4, 0).unordered(8);
+      PlayedProgram(world.publisher, 2, 0).unordered_callback();
+      PlayedProgram(world.publisher, 1, 0).unordered(8);
     });
     // step() sees that nothing of another thread's waits for a run.
     const Batch first = world.step();
@@ -230,7 +230,7 @@ TEST(test_awaited_callback_is_the_last_of_its_batch) {
     World world;
     world.drain.open(1, text ? world.show_text() : 0);
     InThread([&] {
-      Program program(world.publisher, 1, 0);
+      PlayedProgram program(world.publisher, 1, 0);
       program.callback();
       program.record(8);
       program.callback(8, /*reply=*/1);
@@ -313,15 +313,15 @@ TEST(test_carried_records_leave_before_their_epoch_ends) {
   World world;
   for (uint32_t thread = 1; thread <= 3; ++thread) world.drain.open(thread, 0);
   InThread([&] {
-    Program(world.publisher, 1, 0).unordered_callback();
-    Program(world.publisher, 2, 0).unordered_callback();
-    Program(world.publisher, 3, 0).unordered(8);
-    Program(world.publisher, 2, 0).unordered(8);
-    for (uint32_t thread = 1; thread <= 3; ++thread) Program(world.publisher, thread, 0).close();
+    PlayedProgram(world.publisher, 1, 0).unordered_callback();
+    PlayedProgram(world.publisher, 2, 0).unordered_callback();
+    PlayedProgram(world.publisher, 3, 0).unordered(8);
+    PlayedProgram(world.publisher, 2, 0).unordered(8);
+    for (uint32_t thread = 1; thread <= 3; ++thread) PlayedProgram(world.publisher, thread, 0).close();
   });
   world.until_finished(3); // step() sees that nothing follows the end of its epoch
   CHECK_EQ(world.unordered_seen, uint64_t{4});
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::run_test

@@ -13,7 +13,7 @@
 
 #include "world.h"
 
-namespace effects {
+namespace effects::site_lifetime_test {
 namespace {
 
 using check::MakeToken;
@@ -35,7 +35,7 @@ TEST(test_site_is_forgotten_when_its_programs_have_ended) {
   for (uint32_t thread : {2u, 1u}) {
     CHECK(world.sites.description(kSite) == "text");
     InThread([&] {
-      Program program(world.publisher, thread, 0);
+      PlayedProgram program(world.publisher, thread, 0);
       program.record(8);
       program.close();
     });
@@ -80,7 +80,7 @@ TEST(test_no_site_is_forgotten_while_a_stream_is_suspended) {
   world.sites.retain(kSite);
   world.drain.release_site(kSite); // of which nothing can come
   world.drain.open(1, 0);
-  InThread([&] { Program(world.publisher, 1, 0).callback(); });
+  InThread([&] { PlayedProgram(world.publisher, 1, 0).callback(); });
   const Batch run = world.step();
   CHECK_EQ(run.run, 1u);
   CHECK(run.forgotten.empty());
@@ -111,7 +111,7 @@ TEST(test_site_outlives_a_program_dispatched_during_a_scan) {
   CHECK_EQ(batch.run, Batch::kNoRun);
   CHECK(batch.forgotten.empty());
   InThread([&] {
-    Program program(world.publisher, 1, 0);
+    PlayedProgram program(world.publisher, 1, 0);
     program.record(8);
     program.close();
   });
@@ -123,4 +123,4 @@ TEST(test_site_outlives_a_program_dispatched_during_a_scan) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::site_lifetime_test

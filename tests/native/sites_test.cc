@@ -9,7 +9,7 @@
 
 #include "check.h"
 
-namespace effects {
+namespace effects::sites_test {
 namespace {
 
 using check::Random;
@@ -215,4 +215,4 @@ TEST(test_many_threads_hold_and_release) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::sites_test

@@ -13,7 +13,7 @@
 #include "../../dispatch/native/xla/runtime.h"
 #include "check.h"
 
-namespace effects {
+namespace effects::started_call_test {
 namespace {
 
 constexpr Program kProgram{77, 3};
@@ -110,4 +110,4 @@ TEST(test_handler_that_fails) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::started_call_test

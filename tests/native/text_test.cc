@@ -10,7 +10,7 @@
 
 #include "check.h"
 
-namespace effects {
+namespace effects::text_test {
 namespace {
 
 template <typename T>
@@ -134,4 +134,4 @@ TEST(test_equal_options_have_one_number) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::text_test

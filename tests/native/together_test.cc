@@ -11,7 +11,7 @@
 
 #include "heard.h"
 
-namespace effects {
+namespace effects::together_test {
 namespace {
 
 using check::MakeToken;
@@ -243,4 +243,4 @@ TEST(test_many_devices_go_on_together) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::together_test

@@ -13,7 +13,7 @@
 
 #include "world.h"
 
-namespace effects {
+namespace effects::wake_up_test {
 namespace {
 
 using check::MakeToken;
@@ -41,7 +41,7 @@ TEST(test_open_wakes_the_drain) {
   std::thread host([&] {
     for (uint32_t epoch = 0; epoch < kEpochs; ++epoch) {
       world.drain.open(1, 0);
-      Program program(world.publisher, 1, epoch);
+      PlayedProgram program(world.publisher, 1, epoch);
       program.record(8);
       program.close();
       world.wake_up.wake_now(); // as a barrier has it
@@ -89,7 +89,7 @@ TEST(test_plain_effect_wakes_the_drain) {
 TEST(test_full_ring_wakes_the_drain) {
   World world;
   world.drain.open(1, 0);
-  InThread([&] { Program(world.publisher, 1, 0).close(); });
+  InThread([&] { PlayedProgram(world.publisher, 1, 0).close(); });
   world.until_finished(1);
   std::atomic<bool> done{false};
   std::thread late([&] {
@@ -107,7 +107,7 @@ TEST(test_full_ring_wakes_the_drain) {
 TEST(test_half_full_ring_wakes_the_drain) {
   World world;
   world.drain.open(1, 0);
-  InThread([&] { Program(world.publisher, 1, 0).close(); });
+  InThread([&] { PlayedProgram(world.publisher, 1, 0).close(); });
   world.until_finished(1);
   const auto &discarded = world.publisher.stats.discarded;
   std::thread late([&] {
@@ -152,4 +152,4 @@ TEST(test_release_site_wakes_the_drain) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::wake_up_test

@@ -10,7 +10,7 @@
 #include "../../dispatch/native/producer/whole_values.h"
 #include "check.h"
 
-namespace effects {
+namespace effects::whole_values_test {
 namespace {
 
 using check::MakeToken;
@@ -180,4 +180,4 @@ TEST(test_device_that_is_far_ahead_does_not_wait_for_ever) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::whole_values_test

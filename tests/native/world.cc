@@ -138,22 +138,24 @@ std::vector<std::string> Ends(const Batch &batch) {
   return ends;
 }
 
-void Program::record(size_t size, uint32_t domain) {
+void PlayedProgram::record(size_t size, uint32_t domain) {
   Publish(publisher_, Kind::kOrdered, MakeToken(thread_, domain, epoch_, next_[domain]++), size);
 }
 
-void Program::callback(size_t size, uint32_t reply) {
+void PlayedProgram::callback(size_t size, uint32_t reply) {
   CHECK(Publish(publisher_, Kind::kOrdered, MakeToken(thread_, 0, epoch_, next_[0]++), size, kCallback, reply) ||
         reply == 0);
 }
 
-void Program::unordered_callback() {
+void PlayedProgram::unordered_callback() {
   Publish(publisher_, Kind::kUnordered, MakeToken(thread_, 0, epoch_, 0), 8, kCallback);
 }
 
-void Program::unordered(size_t size) { Publish(publisher_, Kind::kUnordered, MakeToken(thread_, 0, epoch_, 0), size); }
+void PlayedProgram::unordered(size_t size) {
+  Publish(publisher_, Kind::kUnordered, MakeToken(thread_, 0, epoch_, 0), size);
+}
 
-void Program::close() {
+void PlayedProgram::close() {
   next_[0];
   Close(publisher_, thread_, epoch_, {next_.begin(), next_.end()});
 }

@@ -52,9 +52,9 @@ std::vector<std::string> Items(const Batch &batch);
 std::vector<std::string> Ends(const Batch &batch);
 
 // A program on its device: publishes from one thread, counts its domains.
-class Program {
+class PlayedProgram {
 public:
-  Program(Publisher &publisher, uint32_t thread, uint32_t epoch)
+  PlayedProgram(Publisher &publisher, uint32_t thread, uint32_t epoch)
       : publisher_(publisher), thread_(thread), epoch_(epoch) {}
   void record(size_t size, uint32_t domain = 0);
   void callback(size_t size = 8, uint32_t reply = 0);

@@ -22,7 +22,7 @@ struct Head {
   std::byte padding[64 - sizeof(size_t)];
 };
 
-constexpr size_t kLarge = size_t{1} << 22;
+constexpr size_t kLeastLarge = size_t{1} << 22;
 constexpr size_t kMostKept = size_t{1} << 29;
 
 std::byte *BytesOf(void *memory) { return static_cast<std::byte *>(memory) + sizeof(Head); }
@@ -129,7 +129,7 @@ void Free::operator()(std::byte *block) const {
 
 Block AllocateBlock(size_t size) {
   const size_t with_head = size + sizeof(Head);
-  if (size >= kLarge) {
+  if (size >= kLeastLarge) {
     void *const memory = large_pool().take(with_head);
     if (memory == nullptr) throw std::bad_alloc();
     return Block(BytesOf(memory));

@@ -46,11 +46,11 @@ bool AppendNotFinite(std::string &out, double value, Style style) {
 
 // From where on NumPy's numbers are scientific.
 template <typename T>
-constexpr double kLarge = 1e16;
+constexpr double kScientific = 1e16;
 template <>
-constexpr double kLarge<float> = 1e6;
+constexpr double kScientific<float> = 1e6;
 template <>
-constexpr double kLarge<Half> = 1e3;
+constexpr double kScientific<Half> = 1e3;
 
 // NumPy compares the number, and Python counts digits: as a float of 32 bits 0.0001 is less than that.
 bool IsPositional(double magnitude, double large) { return magnitude == 0 || (magnitude >= 1e-4 && magnitude < large); }
@@ -62,7 +62,7 @@ void AppendShortest(std::string &out, T number, Style style, std::string_view on
   const double value = ToDouble(number);
   if (AppendNotFinite(out, value, style)) return;
   const Digits digits = style == Style::kFormat ? Shortest(std::fabs(value)) : Shortest(number);
-  const bool positional = style == Style::kString ? IsPositional(std::fabs(value), kLarge<T>)
+  const bool positional = style == Style::kString ? IsPositional(std::fabs(value), kScientific<T>)
                                                   : digits.exponent >= -4 && digits.exponent < 16;
   AppendDigits(out, value, digits, positional, one);
 }
