@@ -12,9 +12,12 @@ from tests.helpers import run_python
 
 ASYNCHRONOUS = "tests/extensions/asynchronous"
 PROGRAMS = "tests/gpu/test_on_gpu.py"
+RANDOM = [f"--deselect={PROGRAMS}::test_random_programs[{chunk}]" for chunk in range(4)]
+"""Each random program runs on one of the machines: it takes its first GPU alone."""
+
 SUITES = {
-    "one": ["tests/gpu/graphs.py", "tests/extensions/kernels/test_on_gpu.py", PROGRAMS],
-    "programs": [PROGRAMS],
+    "one": ["tests/gpu/graphs.py", "tests/extensions/kernels/test_on_gpu.py", PROGRAMS, *RANDOM[:2]],
+    "programs": [PROGRAMS, *RANDOM[2:]],
     "regions": ["tests/lowering/regions/test_regions.py", "tests/lowering/test_whole_values.py"],
     "asynchronous": [
         *(f"{ASYNCHRONOUS}/test_{name}.py" for name in ("lanes_and_turns", "several_devices", "placement")),
