@@ -297,6 +297,25 @@ def test_order_that_changes_between_calls(orders, gates):
     assert [type(error.__cause__) for error in caught.value.failures] == [ZeroDivisionError] * 3
 
 
+@pytest.mark.parametrize("jit", [fx.jit, lambda f: f], ids=["fx.jit", "eager"])
+def test_call_after_a_change_of_the_order_comes_behind_those_before(jit, gates):
+    """On another device, too, which does not wait for what is called before by itself."""
+    gate, called = gates(), threading.Event()
+    held, program = fx.jit(lambda x: fx.print("held {}", gate(x))), jit(lambda x: fx.print("next {}", x))
+    x = jax.device_put(jnp.float32(1), jax.devices()[1])
+    with contextlib.redirect_stdout(io.StringIO()) as out, fx.config.override(order="thread"):
+        program(x)  # compiled
+        held(jnp.float32(0))
+        opener = threading.Thread(target=lambda: (called.wait(0.3), gate.open()))  # it is not called before
+        opener.start()
+        fx.config.order = "process"
+        program(x)
+        called.set()
+        fx.effects_barrier(timeout=60)
+        opener.join()
+    assert out.getvalue().splitlines() == ["next 1.0", "held 0.0", "next 1.0"]
+
+
 def test_order_is_left_while_a_callback_runs(lines):
     """A change waits for nothing; the thread's next call does."""
     gate = threading.Event()

@@ -254,6 +254,28 @@ def test_several_devices(gates, seen):
     ]
 
 
+def test_call_on_other_devices_returns_when_the_program_before_has_begun(gates, seen):
+    """XLA has a thread for each program that waits, and only so many: the program before might find none."""
+    notes(jax.device_put(jnp.int32(0), jax.devices()[2]))
+    barrier()
+    gate, returned, events = gates(), threading.Event(), []
+    notes(jax.jit(lambda x: held_by(gate, x))(jnp.int32(1)))
+
+    def open_gate():
+        returned.wait(0.3)  # it does not
+        events.append("the gate opens")
+        gate.open()
+
+    opener = threading.Thread(target=open_gate)
+    opener.start()
+    notes(jax.device_put(jnp.int32(2), jax.devices()[2]))
+    events.append("the call returns")
+    returned.set()
+    opener.join()
+    assert events == ["the gate opens", "the call returns"]
+    assert values(seen()) == [0, 1, 2]
+
+
 def test_every_way_to_a_program(gates, seen):
     """Ahead of time, exported, with other static arguments, and without `jit`."""
     gate = gates()
