@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
 
 import jax
 import pytest
@@ -235,3 +236,9 @@ def test_output_may_call_programs_and_wait_for_them(jit, called_before):
 def test_outputs_that_may_wait(make, waits):
     """Native code formats the text of outputs that only Python's own code writes."""
     assert may_wait(make()) == waits
+
+
+def test_named_temporary_file_does_not_wait():
+    """It is around what writes."""
+    with tempfile.NamedTemporaryFile("w") as file:
+        assert not may_wait(file)
