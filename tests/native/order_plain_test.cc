@@ -3,7 +3,7 @@
 
 #include "order_play.h"
 
-namespace effects {
+namespace effects::order_plain_test {
 namespace {
 
 // A plain epoch waits for every program that was dispatched before it, of whatever thread, and for no later one.
@@ -206,4 +206,4 @@ TEST(test_releasable_plain_records) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::order_plain_test

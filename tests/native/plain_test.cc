@@ -8,7 +8,7 @@
 
 #include "world.h"
 
-namespace effects {
+namespace effects::plain_test {
 namespace {
 
 // A plain effect never leaves before the programs that were dispatched before it, nor after later ones, though the
@@ -24,7 +24,7 @@ TEST(test_plain_effects_and_programs_alternate) {
         while (settled < epoch) std::this_thread::yield(); // no earlier program holds the plain effect back
         world.drain.open(1, sink);
         CHECK(world.plain(/*ordered=*/true, 8));
-        Program program(world.publisher, 1, epoch);
+        PlayedProgram program(world.publisher, 1, epoch);
         program.record(8);
         program.close();
       }
@@ -95,7 +95,7 @@ TEST(test_program_follows_earlier_plain_effects) {
             CHECK(world.plain(/*ordered=*/false, 8));
             stage = 1;
             await(2);
-            Program program(world.publisher, 1, 0);
+            PlayedProgram program(world.publisher, 1, 0);
             program.record(8);
             program.close();
             stage = 3;
@@ -118,4 +118,4 @@ TEST(test_program_follows_earlier_plain_effects) {
 }
 
 } // namespace
-} // namespace effects
+} // namespace effects::plain_test

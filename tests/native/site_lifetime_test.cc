@@ -61,7 +61,7 @@ TEST(test_site_is_forgotten_when_its_plain_records_have_left) {
   world.drain.release_site(kSite);
   const Batch none = world.step(milliseconds(1));
   CHECK(none.items.empty() && none.forgotten.empty());
-  InThread([&] { Program(world.publisher, 1, 0).close(); });
+  InThread([&] { PlayedProgram(world.publisher, 1, 0).close(); });
   Batch batch = world.step();
   while (batch.items.empty()) {
     CHECK(batch.forgotten.empty());
@@ -97,9 +97,9 @@ TEST(test_site_outlives_a_program_dispatched_during_a_scan) {
   world.sites.retain(kSite);
   world.drain.open(2, sink);
   Batch batch = DuringScan(
-      world, [&] { Program(world.publisher, 2, 0).unordered(8); },
+      world, [&] { PlayedProgram(world.publisher, 2, 0).unordered(8); },
       [&] { // fills the batch, so that this scan is its last
-        Program program(world.publisher, 2, 0);
+        PlayedProgram program(world.publisher, 2, 0);
         for (int i = 0; i < 6000; ++i) program.unordered(8);
         program.close();
       },
