@@ -51,10 +51,26 @@ def alternating(repeats: int) -> Result:
     return Result("call", ratios, figures)
 
 
+@case("dispatch-devices", "a call over 1, 2 and 8 devices without effects and with a print", on_cpus=True)
+def dispatch_devices(repeats: int) -> Result:
+    """What the caller waits for; the barrier is outside of the measure."""
+    figures: dict[str, Figure] = {}
+    ratios = []
+    for count in (1, 2, 8):
+        found = run_child(count, repeats, "dispatch")["dispatch"]
+        plain, pure, prints = found.values()
+        figures |= {f"{name}, {count} devices": figure for name, figure in found.items()}
+        ratios += [
+            cost(f"{count} devices: fx.jit / jax.jit", pure, plain, at_most=1.15),
+            cost(f"{count} devices: fx.print / jax.jit", prints, plain, at_most=1.8),
+        ]
+    return Result("call", ratios, figures)
+
+
 @functools.cache
-def run_child(devices: int, repeats: int, *counts: int) -> dict[str, dict[str, Figure]]:
+def run_child(devices: int, repeats: int, *measured: int | str) -> dict[str, dict[str, Figure]]:
     """Measures in a fresh process that has so many devices, and returns what it reports."""
-    command = [sys.executable, "-m", CHILD, str(repeats), *map(str, counts)]
+    command = [sys.executable, "-m", CHILD, str(repeats), *map(str, measured)]
     root = Path(__file__).resolve().parent.parent
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}

@@ -1,5 +1,5 @@
-"""Programs over several devices: `python -m benchmarks._devices_child REPEATS` measures with all that there are, and
-`... REPEATS COUNT...` with so many of them. Both say what they found as JSON."""
+"""Programs over several devices: `python -m benchmarks._devices_child REPEATS` measures with all that there are, `...
+REPEATS COUNT...` with so many of them, and `... REPEATS dispatch` calls alone. All say what they found as JSON."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ CALLS = 200
 """In a row, with a barrier at the end."""
 
 
-def main(repeats: int, counts: list[int]) -> None:
+def main(repeats: int, measured: list[str]) -> None:
     with stdout_in_file() as written:
-        if counts:
+        if measured == ["dispatch"]:
+            found = {"dispatch": interleave(_dispatch(written.expect), repeats)}
+        elif counts := [*map(int, measured)]:
             points = {
                 f"{name} {count}": measure
                 for count in counts
@@ -81,6 +83,33 @@ def _together(expect: Callable[[int | None], None], count: int, size: int) -> di
     }
 
 
+def _dispatch(expect: Callable[[int | None], None]) -> dict[str, Callable[[], float]]:
+    """Calls with a number that lies on all devices, without what they have the devices do."""
+    mesh = jax.make_mesh((DEVICES,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    where = jax.NamedSharding(mesh, jax.P()) if DEVICES > 1 else jax.devices()[0]
+    x = jax.device_put(jnp.float32(1), where)
+
+    def contender(f: Any, prints: int) -> Callable[[], float]:
+        def measure() -> float:
+            seconds = timed(lambda: f(x), CALLS)
+            jax.block_until_ready(f(x))
+            fx.effects_barrier()
+            expect(prints * (CALLS + 1))
+            return seconds
+
+        return measure
+
+    def ours(x: Any) -> Any:
+        fx.print("x = {}", x)
+        return x + 1
+
+    return {
+        "jax.jit": contender(jax.jit(lambda x: x + 1), 0),
+        "fx.jit": contender(fx.jit(lambda x: x + 1), 0),
+        "fx.print": contender(fx.jit(ours), 1),
+    }
+
+
 def _in_turn(repeats: int, expect: Callable[[int | None], None]) -> dict[str, Figure]:
     """A program on one device, with a print or without: always the same device, or another at each call."""
 
@@ -100,4 +129,4 @@ def _in_turn(repeats: int, expect: Callable[[int | None], None]) -> dict[str, Fi
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), [int(count) for count in sys.argv[2:]])
+    main(int(sys.argv[1]), sys.argv[2:])
