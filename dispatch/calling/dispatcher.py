@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 import threading
 from collections.abc import Callable
@@ -70,14 +69,14 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
     def _set_plain(self, is_plain: bool) -> None:
         """`is_plain`: whether the newest call was that of a program without effects. The rest is for native code."""
-        self._quick = is_plain, self._plain, self._caller, self._threaded
+        self._quick = (True, self._plain_caller, self._plain) if is_plain else (False, self._caller, self._threaded)
 
     def _call(self, /, *args: Any, **kwargs: Any) -> Any:
         if not runs_now():
             with others().tracing_inside():
                 return self._without_tokens(*args, **kwargs)
         try:
-            _configure()
+            _lower_attention()
             streams = runtime.streams
             if self._quick[0]:
                 stream = streams.for_plain()
@@ -198,23 +197,11 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         return outs
 
 
-@functools.cache
-def _configure() -> None:
-    """From now on native code makes the calls before which nothing has to be raised or waited for. These objects show
-    whether there is anything."""
-    native.configure_quick_calls(
-        {
-            "elsewhere": WRONG_PROGRAM_KIND,
-            "state_of_calls": STATE_OF_CALLS,
-            "several": several_devices(),
-            "orders": runtime.streams.orders,
-            "settings": config,
-            "jax_tokens": jax_tokens,
-            "failures": runtime.failures.programs,
-            "log_capacity_needed": log_capacity_needed,
-            "clear_up": _clear_up,
-        }
-    )
+def _lower_attention() -> None:
+    """From now on native code makes calls, until something comes up; not if there is what each call has to look at."""
+    since = native.attention()  # first: see `QuickCalls`
+    if not (runtime.failures.programs or log_capacity_needed or len(runtime.streams.orders) > 1 or config.sync):
+        native.lower_attention(since)
 
 
 def _clear_up(error: BaseException) -> None:
@@ -224,6 +211,9 @@ def _clear_up(error: BaseException) -> None:
     finally:  # once more: another interrupt may have ended the first
         leave_traces()
     hide_frames(error)
+
+
+native.configure_quick_calls(WRONG_PROGRAM_KIND, _clear_up, STATE_OF_CALLS, jax_tokens, runtime.streams.shared)
 
 
 def _explicit_token_or_raise(error: Exception, token: Any) -> Any:

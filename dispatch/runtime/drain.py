@@ -368,6 +368,7 @@ class Drain:
                     replay.warn(said)
                     if call is not None:
                         log_capacity_needed[call[0]] = site.content.room_needed
+                        native.raise_attention()
                 parts.extend(reversed([*parts_of(site, token, device, payload, time)]))
                 continue
             stopped = (failures.unended or failures.abandoned) and replay.stopped

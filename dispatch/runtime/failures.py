@@ -467,6 +467,7 @@ class Failures:
             self.programs[key] = FailedProgram(
                 thread=stream and stream.thread_of(key[1]), stack=stream and stream.stacks.get(key[1])
             )
+        native.raise_attention()  # the next call looks
         return self.programs[key]
 
     def names(self, thread: int) -> bool:

@@ -152,6 +152,7 @@ class Observers:
             else:
                 self.handlers = (*self.handlers, observer)
             self._tell_native()
+            native.raise_attention()
 
     def remove(self, observer: Capture | Handler) -> bool:
         """Whether it was there."""

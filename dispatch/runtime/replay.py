@@ -509,15 +509,19 @@ class DirectCallsHost:
     ) -> None:
         self.stream_of: Callable[[int], Stream | None] = streams.get
         self.site_of: Callable[[int], Site | None] = sites.get
-        self.failures: Failures = failures
-        self.clear_frames: Callable[[], None] = failures.clear_frames
-        self.observers: Observers = observers
+        self.programs, self.frames, self.clear_frames = failures.programs, failures.frames, failures.clear_frames
         self.runs: Runs = runs
         self.running: dict[int, Any] = running
         self.start_thread: Callable[[], object] = start_thread
         self.look: Callable[[], None] = look
         self.array_types: tuple[type, ...] = (np.ndarray, np.generic, _jax.Array)
-        self._fail_program = fail_program
+        self._failures, self._observers, self._fail_program = failures, observers, fail_program
+
+    def is_clear(self) -> bool:
+        """Whether no program has failed, and nobody sees records."""
+        failures, observers = self._failures, self._observers
+        has_failed = failures.programs or failures.unended or failures.abandoned
+        return not (has_failed or observers.handlers or observers.captures)
 
     def take_results(self, site: Site, returned: Any) -> list[Any]:
         """What a function returned, as bytes."""
@@ -536,6 +540,6 @@ class DirectCallsHost:
     ) -> str:
         """A function raised this, or returned what was not asked for: ends its program. `call`: what was in force when
         that was called. Returns what it gets to hear."""
-        failure = Replay(self.failures, self.observers, call, key, wait_for_nested).end(error, site, token, device)
+        failure = Replay(self._failures, self._observers, call, key, wait_for_nested).end(error, site, token, device)
         self._fail_program(key)
         return _shown(failure)

@@ -207,7 +207,7 @@ class Runtime:
             return
         self.is_lost = True
         native.refuse(MSG_FORKED)
-        native.configure_quick_calls(None)
+        native.raise_attention()
         lost: Any = _Lost()
         self.streams = self.failures = self.observers = self.drain = self.failure_poll = lost
         self.waiting = lost

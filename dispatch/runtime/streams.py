@@ -406,6 +406,12 @@ class Streams:
     def _configure(self, settings: Config) -> None:
         self._use_shared = settings.order == "process"
         self.orders.add(settings.order)
+        native.raise_attention()
+
+    @property
+    def shared(self) -> native.Stream:
+        """The native part of the stream of all threads."""
+        return self._shared._native
 
     def __len__(self) -> int:
         return len(self._by_thread)
@@ -432,8 +438,8 @@ class Streams:
             return self._shared
         return vars(self._local).get("stream", self._shared)
 
-    def _make(self) -> Stream:
-        stream = self._add(self.nested_numbers, None) if native.is_nested() else self._add(self.numbers, self.launching)
+    def _make(self, nested: bool = False) -> Stream:
+        stream = self._add(self.nested_numbers, None) if nested else self._add(self.numbers, self.launching)
         self._local.stream = stream
         stream.set_here()
         self._local.owner = _Owner()
@@ -499,8 +505,7 @@ class Streams:
     def nest_this_thread(self) -> Stream:
         """The calling thread is one of the drain's. Its programs wait for no others, since an effect may wait for them.
         Returns its stream."""
-        native.set_nested(True)
-        stream = self.current()
+        stream = self._make(nested=True)
         native.nest(stream.thread)
         return stream
 
@@ -513,12 +518,10 @@ class Streams:
     @contextlib.contextmanager
     def nested_here(self) -> Iterator[Stream]:
         """The calling thread does the drain's work for a while."""
-        before, was_nested = dict(vars(self._local)), native.is_nested()
-        vars(self._local).pop("stream", None)
+        before = dict(vars(self._local))
         try:
             yield self.nest_this_thread()
         finally:
-            native.set_nested(was_nested)
             vars(self._local).clear()
             vars(self._local).update(before)
             if (own := before.get("stream")) is not None:

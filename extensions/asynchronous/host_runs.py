@@ -221,6 +221,7 @@ class HostRuns(Beside):
             stream = run.wait_for_stream()
             if has_failed:  # what it does would have come later in the program
                 self._failures.abandoned.add(stream.thread)
+                native.raise_attention()
                 self._workers.run(lambda run=run: self._forget(run))
             stream.let_go()
         if not has_failed and (count := not_done + len(left)):

@@ -84,7 +84,7 @@ def test_each_kind_is_traced_and_compiled_once(lines):
 
 
 def test_calls_enter_few_frames():
-    """A warm call enters at most three functions of ours, and of JAX's at most one that asks where an array lies."""
+    """A warm call enters no Python function but JAX's that says where an array lies."""
     f, x = fx.jit(lambda x: x + 1), jnp.float32(1)
     f(x), f(x)
     entered = []
@@ -93,7 +93,7 @@ def test_calls_enter_few_frames():
         f(x)
     finally:
         sys.setprofile(None)
-    assert len([name for name in entered if not name.endswith("/jax/_src/array.py")]) <= 3, entered
+    assert not [name for name in entered if not name.endswith("/jax/_src/array.py")]
 
 
 def test_earlier_failure_is_raised():

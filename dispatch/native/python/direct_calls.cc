@@ -11,6 +11,7 @@
 #include "batch.h"
 #include "buffers.h"
 #include "call.h"
+#include "dispatcher.h"
 
 namespace effects {
 namespace {
@@ -115,12 +116,10 @@ private:
 DirectCalls::DirectCalls(nb::handle host, double patience_s)
     : patience_s_(patience_s), until_look_(kLook), stream_of_(host.attr("stream_of")), site_of_(host.attr("site_of")),
       start_thread_(host.attr("start_thread")), look_(host.attr("look")), take_results_(host.attr("take_results")),
-      fail_(host.attr("fail")), clear_frames_(host.attr("clear_frames")), failures_(host.attr("failures")),
-      observers_(host.attr("observers")), programs_(failures_.attr("programs")), unended_(failures_.attr("unended")),
-      abandoned_(failures_.attr("abandoned")), frames_(failures_.attr("frames")),
-      runs_(nb::borrow<nb::dict>(host.attr("runs"))), running_(nb::borrow<nb::dict>(host.attr("running"))),
-      array_type_(nb::module_::import_("numpy").attr("ndarray")), array_types_(host.attr("array_types")),
-      handlers_(Name("handlers")), captures_(Name("captures")), eager_(Name("eager")), calls_(Name("calls")),
+      fail_(host.attr("fail")), clear_frames_(host.attr("clear_frames")), is_clear_(host.attr("is_clear")),
+      programs_(host.attr("programs")), frames_(host.attr("frames")), runs_(nb::borrow<nb::dict>(host.attr("runs"))),
+      running_(nb::borrow<nb::dict>(host.attr("running"))), array_type_(nb::module_::import_("numpy").attr("ndarray")),
+      array_types_(host.attr("array_types")), eager_(Name("eager")), calls_(Name("calls")),
       direct_call_(Name("direct_call")), dtype_(Name("dtype")), shape_(Name("shape")), copy_(Name("copy")),
       run_(Name("run")) {}
 
@@ -145,13 +144,14 @@ Batch DirectCalls::take() {
 }
 
 // Whether no program has failed, and neither a handler nor a capture wants to see records.
-bool DirectCalls::is_clear() const {
-  return PyDict_Size(programs_.ptr()) == 0 && PySet_Size(unended_.ptr()) == 0 && PySet_Size(abandoned_.ptr()) == 0 &&
-         !IsTrue(Get(observers_, handlers_)) && !IsTrue(Get(observers_, captures_));
+bool DirectCalls::is_clear() {
+  const uint64_t attention = quick_calls().attention(); // before that is looked at, as a call does
+  if (attention != clear_since_ && IsTrue(is_clear_())) clear_since_ = attention;
+  return attention == clear_since_;
 }
 
 // Whether the batch is one call of this path, and which. A batch of which that cannot be told takes the general path.
-bool DirectCalls::find(const Batch &batch, Call &call) const try {
+bool DirectCalls::find(const Batch &batch, Call &call) try {
   if (closed_ || batch.items.size() != 1 || !batch.has_run() || batch.stopped) return false;
   if (!batch.finished.empty() || !batch.forgotten.empty()) return false;
   const Item &item = batch.items.front();

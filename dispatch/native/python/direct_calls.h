@@ -39,8 +39,8 @@ private:
   class Result;
 
   Batch take();
-  bool is_clear() const;
-  bool find(const Batch &batch, Call &call) const;
+  bool is_clear();
+  bool find(const Batch &batch, Call &call);
   bool answer(const Call &call, Batch &batch, nb::handle wait_for_nested, nb::handle nested);
   nb::object run(const Call &call, nb::handle wait_for_nested, nb::handle nested);
   void take_result(Result &result, const Call &call, nb::handle returned);
@@ -49,14 +49,15 @@ private:
   const double patience_s_;
   bool closed_ = false;
   int until_look_;
+  uint64_t clear_since_ = 0; // the attention when nothing was found
   // Of the host.
   nb::object stream_of_, site_of_, start_thread_, look_, take_results_, fail_, clear_frames_;
-  nb::object failures_, observers_, programs_, unended_, abandoned_, frames_;
+  nb::object is_clear_, programs_, frames_;
   nb::dict runs_, running_;
   // Of NumPy, and all whose results are taken as they are.
   nb::object array_type_, array_types_;
   // Names of attributes.
-  nb::object handlers_, captures_, eager_, calls_, direct_call_, dtype_, shape_, copy_, run_;
+  nb::object eager_, calls_, direct_call_, dtype_, shape_, copy_, run_;
 };
 
 } // namespace effects

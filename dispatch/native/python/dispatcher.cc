@@ -1,5 +1,6 @@
 #include "dispatcher.h"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -12,7 +13,6 @@ namespace {
 struct Names {
   PyObject *quick = PyUnicode_InternFromString("_quick");
   PyObject *value = PyUnicode_InternFromString("value");
-  PyObject *sync = PyUnicode_InternFromString("sync");
   PyObject *current_tokens = PyUnicode_InternFromString("current_tokens");
 };
 
@@ -21,8 +21,8 @@ const Names &names() {
   return all;
 }
 
-// What `Dispatcher._quick` has.
-enum Quick { kIsPlain, kPlain, kCaller, kThreaded };
+// What `Dispatcher._quick` has: whether its newest program has no effects, and what calls it.
+enum Quick { kIsPlain, kCaller, kFunction };
 
 nb::handle At(nb::handle quick, Quick which) { return NB_TUPLE_GET_ITEM(quick.ptr(), static_cast<Py_ssize_t>(which)); }
 
@@ -44,61 +44,47 @@ nb::object CallSlowly(nb::handle self, nb::handle args, nb::handle kwargs) {
 
 } // namespace
 
-void QuickCalls::configure(nb::object call_config) {
-  configured_ = !call_config.is_none();
-  if (!configured_) return;
-  several_ = nb::cast<bool>(call_config["several"]);
-  elsewhere_ = call_config["elsewhere"];
-  state_of_calls_.clear();
-  for (const nb::handle each : call_config["state_of_calls"])
-    state_of_calls_.emplace_back(nb::borrow(each[0]), nb::borrow(each[1]));
-  settings_ = call_config["settings"];
-  jax_tokens_ = call_config["jax_tokens"];
-  failures_ = call_config["failures"];
-  log_capacity_needed_ = call_config["log_capacity_needed"];
-  orders_ = call_config["orders"];
-  clear_up_ = call_config["clear_up"];
+void QuickCalls::configure(nb::object elsewhere, nb::object clear_up, nb::handle state_of_calls, nb::object jax_tokens,
+                           nb::object shared) {
+  elsewhere_ = std::move(elsewhere);
+  clear_up_ = std::move(clear_up);
+  for (const nb::handle each : state_of_calls) state_of_calls_.emplace_back(nb::borrow(each[0]), nb::borrow(each[1]));
+  jax_tokens_ = std::move(jax_tokens);
+  shared_ = std::move(shared);
 }
 
-// Whether no trace is under way, and jit is not disabled.
-bool QuickCalls::runs_now() const {
-  for (const auto &[state, value] : state_of_calls_)
-    if (!Get(state, names().value).is(value)) return false;
-  return true;
+// Whether the first so many states are as they are where a call runs now.
+bool QuickCalls::runs_now(size_t states) const {
+  return std::all_of(state_of_calls_.begin(), state_of_calls_.begin() + states,
+                     [](const auto &state) { return Get(state.first, names().value).is(state.second); });
 }
 
-// Whether a call is made now, and no earlier failure has to be raised.
-bool QuickCalls::is_quiet() const {
-  return configured_ && !IsNestedThread() && PyDict_Size(failures_.ptr()) == 0 && !Stream::any_unpolled() &&
-         runs_now();
+// Whether a call of a program with effects waits for nothing before or after it.
+bool QuickCalls::may_begin(const Stream &stream, const Caller &caller) const {
+  if (NB_LIST_GET_SIZE(stream.dispatching.ptr()) != 0 || caller.traits.is_none()) return false;
+  if (Has(caller.traits, kAwaitsResults) || Has(caller.traits, kHasCustomCalls)) return false;
+  return runs_now(state_of_calls_.size()) && PyDict_Size(Get(jax_tokens_, names().current_tokens).ptr()) == 0;
 }
 
-// The stream of the calling thread; null if it has none, or if a call in it has to wait for something before or after.
-Stream *QuickCalls::stream_here() const {
-  Stream *const stream = Stream::here();
-  if (stream == nullptr || stream->is_nested() || NB_LIST_GET_SIZE(stream->dispatching.ptr()) != 0) return nullptr;
-  if (PyDict_Size(log_capacity_needed_.ptr()) != 0 || PySet_Size(orders_.ptr()) != 1) return nullptr;
-  if (!Get(settings_, names().sync).is(nb::handle(Py_False))) return nullptr;
-  return PyDict_Size(Get(jax_tokens_, names().current_tokens).ptr()) == 0 ? stream : nullptr;
-}
-
+// A program without effects finds out by itself whether jit is disabled, and whether an axis is named outside of
+// traces: JAX then calls no program, but what says that this is no call for it.
 nb::object QuickCalls::call(nb::handle self, nb::handle args, nb::handle kwargs) {
   const nb::object quick = Get(self, names().quick);
   const bool is_plain = At(quick, kIsPlain).is(nb::handle(Py_True));
-  if ((is_plain && several_) || !is_quiet()) return CallSlowly(self, args, kwargs);
-  if (is_plain) return call_plain(self, At(quick, kPlain), args, kwargs);
-  Stream *const stream = stream_here();
-  if (stream == nullptr) return CallSlowly(self, args, kwargs);
-  const nb::handle caller = At(quick, kCaller);
-  const nb::object &traits = nb::inst_ptr<Caller>(caller)->traits;
-  const bool waits = traits.is_none() || Has(traits, kAwaitsResults) || Has(traits, kHasCustomCalls);
-  return waits ? CallSlowly(self, args, kwargs)
-               : call_with_effects(self, *stream, caller, At(quick, kThreaded), args, kwargs);
+  const nb::handle caller = At(quick, kCaller), function = At(quick, kFunction);
+  Stream *const stream = Stream::here() == nullptr && is_plain ? nb::inst_ptr<Stream>(shared_) : Stream::here();
+  if (attention_ != nothing_since_ || stream == nullptr || stream->is_nested()) return CallSlowly(self, args, kwargs);
+  if (PyDict_Size(stream->unpolled.ptr()) != 0) return CallSlowly(self, args, kwargs);
+  if (is_plain && runs_now(1)) return call_plain(self, *stream, caller, function, args, kwargs);
+  if (!is_plain && may_begin(*stream, *nb::inst_ptr<Caller>(caller)))
+    return call_with_effects(self, *stream, caller, function, args, kwargs);
+  return CallSlowly(self, args, kwargs);
 }
 
-nb::object QuickCalls::call_plain(nb::handle self, nb::handle plain, nb::handle args, nb::handle kwargs) {
+nb::object QuickCalls::call_plain(nb::handle self, Stream &stream, nb::handle caller, nb::handle plain, nb::handle args,
+                                  nb::handle kwargs) {
   try {
-    const nb::object outs = Call(plain, {}, args, kwargs);
+    const nb::object outs = stream.call_plain(*nb::inst_ptr<Caller>(caller), plain, args, kwargs);
     return outs.is(elsewhere_) ? CallSlowly(self, args, kwargs) : outs;
   } catch (nb::python_error &error) {
     clear_up_(error.value());
@@ -127,8 +113,7 @@ nb::object QuickCalls::call_with_effects(nb::handle self, Stream &stream, nb::ha
   //   2. A second one ends `_finish` at its first step.
   //   3. The epoch stays in `dispatching` for good, and barriers ignore whatever the thread calls from then on.
   try {
-    const nb::object names = kwargs.is_valid() ? nb::borrow(kwargs) : nb::object(nb::dict());
-    return self.attr("_finish")(stream.thread, number, left, args, names);
+    return self.attr("_finish")(stream.thread, number, left, args, NamesOf(kwargs));
   } catch (nb::python_error &error) {
     AbandonCalls(stream.thread, stream.dispatching, 0);
     clear_up_(error.value());

@@ -7,6 +7,8 @@
 #include <deque>
 #include <utility>
 
+#include "call.h"
+
 namespace effects {
 
 namespace nb = nanobind;
@@ -15,13 +17,15 @@ namespace nb = nanobind;
 class PyLockGuard {
 public:
   explicit PyLockGuard(nb::object lock) : lock_(std::move(lock)) {
-    if (!lock_.is_none()) lock_.attr("acquire")(); // an interrupt is seen there
+    static PyObject *const name = PyUnicode_InternFromString("acquire");
+    if (!lock_.is_none() && !CallMethod(lock_, name).is_valid()) throw nb::python_error(); // it sees interrupts
   }
   PyLockGuard(const PyLockGuard &) = delete;
   ~PyLockGuard() {
     if (lock_.is_none()) return;
     // Who was called may have given it back; see `begin_trace`. Then there is nothing to release.
-    if (!nb::steal(PyObject_CallMethod(lock_.ptr(), "release", nullptr)).is_valid()) PyErr_Clear();
+    static PyObject *const name = PyUnicode_InternFromString("release");
+    if (!CallMethod(lock_, name).is_valid()) PyErr_Clear();
   }
 
 private:

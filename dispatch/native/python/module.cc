@@ -137,12 +137,14 @@ NB_MODULE(_native, m) {
       });
   m.def("keep_stacks", [](nb::object take) { Stream::take_stack() = take.release().ptr(); });
   m.def("forget_stream_here", [] { Stream::here() = nullptr; });
-  m.def("is_nested", [] { return IsNestedThread(); });
-  m.def("set_nested", [](bool value) { IsNestedThread() = value; });
+  m.def("is_nested", [] { return Stream::here() != nullptr && Stream::here()->is_nested(); });
   m.attr("QuickCalls") = QuickCallsType();
-  m.def(
-      "configure_quick_calls", [](nb::object call_config) { quick_calls().configure(std::move(call_config)); },
-      nb::arg("call_config").none());
+  m.def("configure_quick_calls",
+        [](nb::object elsewhere, nb::object clear_up, nb::handle state_of_calls, nb::object jax_tokens,
+           nb::object shared) { quick_calls().configure(elsewhere, clear_up, state_of_calls, jax_tokens, shared); });
+  m.def("raise_attention", [] { quick_calls().raise_attention(); });
+  m.def("attention", [] { return quick_calls().attention(); });
+  m.def("lower_attention", [](uint64_t since) { quick_calls().lower_attention(since); });
   // Whether tracing is forbidden to the calling thread; afterwards it is not.
   m.def("take_tracing_forbidden", &TracingForbidden::take);
   m.def("abandon", &AbandonCalls);

@@ -2,13 +2,13 @@
 
 #include "../producer/token_cells.h"
 #include "../xla/runtime.h"
+#include "call.h"
 
 namespace effects {
 
 bool IsDeleted(nb::handle array) {
   static PyObject *const name = PyUnicode_InternFromString("is_deleted");
-  PyObject *const self = array.ptr();
-  const nb::object deleted = nb::steal(PyObject_VectorcallMethod(name, &self, 1, nullptr));
+  const nb::object deleted = CallMethod(array, name);
   if (!deleted.is_valid()) throw nb::python_error();
   return deleted.is(nb::handle(Py_True));
 }

@@ -3,7 +3,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <atomic>
 #include <utility>
 #include <vector>
@@ -42,16 +41,7 @@ Stream::Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::hand
       array_type_(nb::borrow(array_type)), launching_(nb::borrow(launching)), would_trace_(nb::borrow(would_trace)),
       on_one_device_(nb::module_::import_("jax.sharding").attr("SingleDeviceSharding")),
       copy_context_(nb::module_::import_("contextvars").attr("copy_context")),
-      sys_(nb::module_::import_("sys").attr("__dict__")), stdout_(nb::steal(PyUnicode_InternFromString("stdout"))) {
-  all().push_back(this);
-}
-
-Stream::~Stream() { all().erase(std::find(all().begin(), all().end(), this)); }
-
-std::vector<Stream *> &Stream::all() {
-  static std::vector<Stream *> &streams = *new std::vector<Stream *>; // never destroyed: streams may live until the end
-  return streams;
-}
+      sys_(nb::module_::import_("sys").attr("__dict__")), stdout_(nb::steal(PyUnicode_InternFromString("stdout"))) {}
 
 Stream *&Stream::here() {
   static thread_local Stream *stream = nullptr;
@@ -61,16 +51,6 @@ Stream *&Stream::here() {
 PyObject *&Stream::take_stack() {
   static PyObject *take = nullptr;
   return take;
-}
-
-bool &IsNestedThread() {
-  static thread_local bool is_nested = false;
-  return is_nested;
-}
-
-bool Stream::any_unpolled() {
-  return std::any_of(all().begin(), all().end(),
-                     [](const Stream *stream) { return PyDict_Size(stream->unpolled.ptr()) != 0; });
 }
 
 uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
@@ -110,8 +90,6 @@ nb::object Stream::token(uint32_t number) {
 Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded, nb::handle args,
                       nb::handle kwargs, nb::handle given) {
   const bool several = several_devices();
-  const nb::object names = several && !kwargs.is_valid() ? nb::object(nb::dict()) : nb::borrow(kwargs);
-  kwargs = names;
   const TracingForbidden no(false); // we may be inside of another call
   FoundPool found =
       given.is_none() ? find_pool(caller, args, kwargs) : FoundPool{nb::none(), several && spans_devices(args, kwargs)};
@@ -153,7 +131,7 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
 nb::object Stream::call_plain(Caller &caller, nb::handle plain, nb::handle args, nb::handle kwargs) {
   const TracingForbidden no(false); // as above
   if (!several_devices() || launching_.is_none()) return Call(plain, {}, args, kwargs);
-  return launch(caller, spans_devices(args, kwargs), plain, {}, args, kwargs);
+  return launch(caller, caller.several || spans_devices(args, kwargs), plain, {}, args, kwargs);
 }
 
 // Keeps what a program has returned for as long as it may fail. The drain may have been faster:
@@ -240,7 +218,7 @@ void Stream::compile(Caller &caller, nb::handle program, nb::handle token, nb::h
                      bool gave_up) {
   const Compiling compiling(caller);
   const nb::object given = token.is_valid() ? nb::make_tuple(token) + args : nb::borrow(args);
-  const nb::object several = host_.attr("compile")(caller.compile_lock, program, given, kwargs, gave_up);
+  const nb::object several = host_.attr("compile")(caller.compile_lock, program, given, NamesOf(kwargs), gave_up);
   caller.several = caller.several || nb::cast<bool>(several);
   caller.compiled = true;
 }
@@ -276,13 +254,13 @@ nb::object Stream::put(nb::handle program, nb::handle token, nb::handle args, nb
 Stream::FoundPool Stream::find_pool(const Caller &caller, nb::handle args, nb::handle kwargs) {
   if (!one_device_) one_device_ = nb::cast<bool>(host_.attr("one_device")());
   if (*one_device_) return {pool_of_one()};
-  const bool several = several_devices(), has_names = kwargs.is_valid() && NB_DICT_GET_SIZE(kwargs.ptr()) != 0;
+  const bool several = several_devices(), has_names = HasNames(kwargs);
   if (several && has_known_sharding(args)) return {pool_, true};
   nb::object sharding;
   if (on_one_device(args, &sharding) && !has_names) {
     if (sharding.is_valid()) return {pool_on(std::move(sharding))};
   } else if (several) {
-    const nb::object found = host_.attr("find_pool")(args, kwargs);
+    const nb::object found = host_.attr("find_pool")(args, NamesOf(kwargs));
     nb::object pool = found[1];
     sharding = found[0];
     if (!sharding.is_none()) {
@@ -317,8 +295,8 @@ void Stream::note_place(Caller &caller, nb::handle output_token) {
 // Whether the devices of the arguments are several.
 bool Stream::spans_devices(nb::handle args, nb::handle kwargs) {
   if (has_known_sharding(args)) return true;
-  if (on_one_device(args) && NB_DICT_GET_SIZE(kwargs.ptr()) == 0) return false;
-  return nb::cast<bool>(host_.attr("spans_devices")(args, kwargs));
+  if (on_one_device(args) && !HasNames(kwargs)) return false;
+  return nb::cast<bool>(host_.attr("spans_devices")(args, NamesOf(kwargs)));
 }
 
 // The tokens on the only device that there is.

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
-#include <vector>
 
 #include "../text/options.h"
 #include "caller.h"
@@ -35,12 +34,11 @@ public:
   // raises that may not trace.
   Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launching, nb::handle would_trace);
   Stream(const Stream &) = delete;
-  ~Stream();
 
   const uint32_t thread;
   nb::dict calls;              // by epoch
   nb::dict running;            // by epoch
-  nb::dict unpolled;          // by epoch
+  nb::dict unpolled;           // by epoch
   nb::dict stacks;             // by epoch: from where the program was called, where `take_stack` says it
   nb::list dispatching;        // the numbers of epochs whose calls have not returned, if it is one thread's
   int64_t newest_calling = -1; // the number of the newest epoch whose program calls back
@@ -70,12 +68,7 @@ public:
   // What returns the stack of the calling thread, at every call; null: none does.
   static PyObject *&take_stack();
 
-  // Whether a program of any stream's has called handlers that have not been looked at.
-  static bool any_unpolled();
-
 private:
-  static std::vector<Stream *> &all(); // those that there are
-
   static constexpr int kBlockBits = 8;
 
   const PrintOptions *find_options();
@@ -122,9 +115,6 @@ private:
   nb::object copy_context_;  // that of `contextvars`: the stable ABI has no function for it
   nb::object sys_, stdout_;  // the variables of `sys`, and the name of one
 };
-
-// Whether the calling thread replays effects, as Python has said.
-bool &IsNestedThread();
 
 // A call was left by an exception: fails what it opened, down to so many epochs. Here too no signal is seen, so that a
 // second interrupt leaves nothing open either.
