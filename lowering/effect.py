@@ -58,6 +58,11 @@ def _mask_site(ctx: MaskContext, active: Any, *operands: Any, site: Site) -> Seq
     return ctx.primitive.bind(mask & active, *others, site=site)
 
 
+MSG_EXPORTED_BY_JAX = (
+    "Effect `{effect}` at {where} is in a program that `jax.export` exports, where no call gives it a place in an "
+    "order. Write `fx.export(f)(*args)` in place of `jax.export.export(jax.jit(f))(*args)`."
+)
+
 # Which lowerings a program has: those of the module that the rows of its platforms name.
 
 # JAX knows no rules of several platforms for what has several results, so that there is one for all.
@@ -74,6 +79,8 @@ def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
 
 def _lower_effect(ctx: Any, *operands: Any, site: Site) -> Any:
     """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
+    if _jax.is_for_export(ctx):
+        raise _jax.Refused(MSG_EXPORTED_BY_JAX.format(effect=site.effect, where=site.where))
     if has_no_order(ctx, site):
         return _callbacks.lower_without_order(ctx, operands, site)
     return _module(ctx).effect_lowering(ctx, *operands, site=site)
