@@ -87,7 +87,9 @@ def effects_barrier(
         if meeting is not None:
             meeting.give_up()
         shown, waits = "; ".join(outstanding), runtime.drain.supervisor.waits()
-        raise errors.BarrierTimeout(MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding=shown, waits=waits))
+        raise errors.BarrierTimeout(
+            MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding=shown, waits=waits).rstrip()
+        )
     if meeting is not None:
         meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
     _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), PLAIN_THREAD})

@@ -8,6 +8,7 @@ same time; those of several threads' may, as the threads themselves do, and thos
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -85,6 +86,7 @@ class Drain:
         self.discarded_at_exit: LeftOut | None = None  # once the end of the process leaves effects out: which
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
+        self.idle_code = {Drain._run.__code__, Drain._step.__code__}
         self.supervisor: Supervisor = Supervisor(streams, failures, self)
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
@@ -113,7 +115,7 @@ class Drain:
 
     def threads(self) -> list[int]:
         """The identities of the threads."""
-        return [thread.ident for thread in self._threads if thread.ident is not None]
+        return [thread.ident for thread in self._threads if thread.ident is not None and thread.is_alive()]
 
     @property
     def has_started(self) -> bool:
@@ -130,7 +132,8 @@ class Drain:
                 self.before_start()
                 if self._start_thread():
                     self._start_thread()
-                    self.supervisor.start()
+                    with contextlib.suppress(RuntimeError):  # there may be no more threads
+                        self.supervisor.start()
                 else:
                     self.ended = True
 

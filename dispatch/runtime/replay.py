@@ -509,7 +509,9 @@ class DirectCallsHost:
     ) -> None:
         self.stream_of: Callable[[int], Stream | None] = streams.get
         self.site_of: Callable[[int], Site | None] = sites.get
-        self.programs, self.frames, self.clear_frames = failures.programs, failures.frames, failures.clear_frames
+        self.programs: dict[ProgramKey, Any] = failures.programs
+        self.frames: dict[int, Any] = failures.frames
+        self.clear_frames: Callable[[], None] = failures.clear_frames
         self.runs: Runs = runs
         self.running: dict[int, Any] = running
         self.start_thread: Callable[[], object] = start_thread

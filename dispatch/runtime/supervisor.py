@@ -14,16 +14,17 @@ from __future__ import annotations
 import dis
 import faulthandler
 import gc
+import inspect
 import os
 import select
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from time import monotonic
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -43,10 +44,10 @@ from effects.dispatch.runtime.replay import answer_with
 from effects.dispatch.runtime.streams import Stream, Streams
 from effects.lowering.native_module import native
 
-MSG_STALLED = "Nothing has moved for {seconds:.3g} s, while this waits:\n{waits}"
-MSG_WAITS = "This waits:\n{waits}"
-MSG_NOTHING_WAITS = "Nothing waits: all effects that were issued are visible."
-MSG_CIRCLE = (
+STALLED = "Nothing has moved for {seconds:.3g} s, while this waits:\n{waits}"
+WAITS = "This waits:\n{waits}"
+NOTHING_WAITS = "Nothing waits: all effects that were issued are visible."
+DEADLOCK = (
     "A deadlock: the callback `{name}` at {where} waits for what JAX computes, and its program waits for the callback. "
     "Nothing has moved for {seconds:.3g} s, so this call of the program was ended, and the process goes on:\n{waits}"
 )
@@ -125,7 +126,7 @@ class Watched(Protocol):
 
     running: dict[int, Any]  # by the identity of a drain thread: the function that it runs, as a `Running` begins
     beside: Beside
-    ended: bool
+    idle_code: Collection[CodeType]  # where a thread of the drain stands that has nothing to do
 
     def running_functions(self) -> dict[int, Running]:
         """The same, whole."""
@@ -151,7 +152,7 @@ class Supervisor:
         self._clocks: dict[int, int] = {}  # by the identities of these
         self._is_said = False
         config.listen(lambda _: self._wake.set())
-        config.listen(_answer_signals_with(self.waits))
+        config.listen(_answer_signals_with(lambda: self.waits(NOTHING_WAITS)))
 
     def start(self) -> None:
         """Called once the drain runs."""
@@ -163,8 +164,12 @@ class Supervisor:
 
     def _run(self) -> None:
         while not self._has_stopped:
-            self._look()
-            self._wake.wait(min(config.stall_seconds / 4, 2.5))
+            pause = min(config.stall_seconds / 4, 2.5)
+            try:
+                self._look(pause)
+            except Exception as error:  # whatever the user's objects do when they are looked at
+                _log(str(error))
+            self._wake.wait(pause)
             self._wake.clear()
 
     def add_clock(self) -> None:
@@ -186,27 +191,29 @@ class Supervisor:
         spent = {thread: seconds - before.get(thread, 0.0) for thread, seconds in self._computed.items()}
         return spent[0] - sum(spent[thread] for thread in waiting)
 
-    def _look(self) -> None:
+    def _look(self, pause: float) -> None:
         now, seen = monotonic(), self._what_moves()
         if seen is None:
             self._seen = None
             return
         is_busy = self._compute_since() > _BUSY * (now - self._looked)
+        was_held = now - self._looked > 2 * pause + 1  # the process was, or this thread: nothing could move
         self._looked = now
-        if seen != self._seen or is_busy:
+        if seen != self._seen or is_busy or was_held:
             self._seen, self._since, self._is_said = seen, now, False
             return
         seconds = now - self._since
         if seconds >= config.stall_seconds and not self._is_said:
             self._is_said = True
-            LOGGER.warning(MSG_STALLED.format(seconds=seconds, waits=self._waits()))
+            _log(STALLED.format(seconds=seconds, waits=self._waits()))
         if seconds >= config.stall_fail_seconds and (youngest := self._find_circle()) is not None:
             self._end_program_of(*youngest, seconds)
 
     def _what_moves(self) -> Any:
         """What changes when something is published, replayed or answered. None if nothing waits."""
         running = self._drain.running.copy()
-        if not running and not any(stream.calls for stream in self._streams.all()):
+        plain = native.plain_has_ended(native.plain_opened())
+        if plain and not running and not any(stream.calls for stream in self._streams.all()):
             return None
         if jax.default_backend() != "cpu" and not any(function[_REPLY] for function in running.values()):
             return None  # what a GPU computes takes no time of the processor's
@@ -214,14 +221,16 @@ class Supervisor:
 
     # What is said.
 
-    def waits(self) -> str:
-        """What waits for what, now."""
+    def waits(self, nothing: str = "") -> str:
+        """What waits for what, now; `nothing` if nothing is seen to."""
         waits = self._waits()
-        return MSG_WAITS.format(waits=waits) if waits else MSG_NOTHING_WAITS
+        return WAITS.format(waits=waits) if waits else nothing
 
     def _waits(self) -> str:
         functions, stacks = self._drain.running_functions(), frames()
         lines = [*self._shown_programs(functions)]
+        if not native.plain_has_ended(native.plain_opened()):
+            lines.append("- effects of programs that `fx.jit` has not made, which are not visible yet")
         for thread, function in functions.items():
             age = f"{monotonic() - function.since:.0f} s"
             lines.append(f"- the callback `{function.name}` at {function.where}, which has run for {age} and is at:")
@@ -229,9 +238,9 @@ class Supervisor:
         for run in self._drain.beside.unended():
             if all(function.run is not run for function in functions.values()):
                 lines += [f"- {run}", *_shown_stack(stacks.get(run.thread or 0))]
-        for thread in self._drain.threads():
-            if thread not in functions and (stack := _shown_stack(stacks.get(thread))):
-                lines += ["- a handler or an output, which has been given an effect and is at:", *stack]
+        for thread in self._showing(functions, stacks):
+            stack = _shown_stack(stacks[thread]) or ["      native code"]
+            lines += ["- a handler or an output, which has been given an effect and is at:", *stack]
         return "\n".join([*lines, self._remedy()] if lines else [])
 
     def _shown_programs(self, functions: dict[int, Running]) -> Iterator[str]:
@@ -267,9 +276,12 @@ class Supervisor:
         if self._drain.running or self._drain.beside.unended():
             fail = config.stall_fail_seconds
             return REMEDY_FUNCTION.format(fail=fail) if jax.default_backend() == "cpu" else REMEDY_GPU
-        stacks = frames()
-        handlers = any(_shown_stack(stacks.get(thread)) for thread in self._drain.threads())
-        return REMEDY_HANDLER if handlers else REMEDY_PROGRAM
+        return REMEDY_HANDLER if self._showing({}, frames()) else REMEDY_PROGRAM
+
+    def _showing(self, functions: dict[int, Running], stacks: dict[int, FrameType]) -> list[int]:
+        """The drain's threads that write text or call handlers: they neither run functions nor wait for a batch."""
+        threads = [thread for thread in self._drain.threads() if thread not in functions and thread in stacks]
+        return [thread for thread in threads if stacks[thread].f_code not in self._drain.idle_code]
 
     # What is done.
 
@@ -280,6 +292,8 @@ class Supervisor:
         if jax.default_backend() != "cpu" or jax.process_count() > 1:
             return None
         functions, stacks = self._drain.running_functions(), frames()
+        if self._showing(functions, stacks):
+            return None
         if not all(_waits_for_jax(stacks.get(each.stack or thread)) for thread, each in functions.items()):
             return None
         awaited = [(thread, each) for thread, each in functions.items() if each.reply]
@@ -290,7 +304,7 @@ class Supervisor:
         if now is None or now[:_SINCE] != function[:_SINCE]:
             return  # it has just ended
         failure = errors.EffectError(
-            MSG_CIRCLE.format(name=function.name, where=function.where, seconds=seconds, waits=waits)
+            DEADLOCK.format(name=function.name, where=function.where, seconds=seconds, waits=waits)
         )
         self._drain.running[thread] = (*now[:_REPLY], 0, *now[_REPLY + 1 :])
         self._failures.end_program(function.key, failure, function.token)
@@ -301,6 +315,11 @@ class Supervisor:
 
 
 _REPLY, _SINCE = map(Running._fields.index, ("reply", "since"))
+
+
+def _log(text: str) -> None:
+    """In a thread of its own: a function that is stuck may have the lock of a handler of `logging`."""
+    Background(lambda: LOGGER.warning(text)).start()
 
 
 def _named(devices: list[int]) -> str:
@@ -331,13 +350,16 @@ def traits_of(stream: Stream, number: int) -> ProgramTraits | None:
 def frames() -> dict[int, FrameType]:
     """Where each thread stands. On Python 3.11 that is a deadlock if Python collects garbage meanwhile: a thread's own
     variables, when they are freed, wait for the lock that is held (CPython's issue 106883)."""
-    if not _COLLECTS_UNDER_LOCK or not gc.isenabled():
-        return sys._current_frames()
-    gc.disable()
+    collects = _COLLECTS_UNDER_LOCK and gc.isenabled()
+    if collects:
+        gc.disable()
     try:
-        return sys._current_frames()
+        found = sys._current_frames()
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
+    found.pop(threading.get_ident(), None)  # which would refer to what is returned, in a circle
+    return found
 
 
 def _shown_stack(innermost: FrameType | None) -> list[str]:
@@ -359,25 +381,31 @@ def _waits_for_jax(innermost: FrameType | None) -> bool:
     if innermost is None:
         return False
     if _is_ours(innermost) or innermost.f_code.co_filename.startswith(_JAX):
-        return True
-    names = _names_of_line(innermost)
-    values = (innermost.f_locals.get(name, innermost.f_globals.get(name)) for name in names)
-    return bool(names & _READERS) or any(isinstance(value, PjitFunction) for value in values)
+        return bool(_shown_stack(innermost))  # else it is native itself, and may be anywhere
+    names = _names_called(innermost)
+    values = [innermost.f_locals.get(name, innermost.f_globals.get(name)) for name in names]
+    values += [inspect.getattr_static(value, name, None) for value in values if value is not None for name in names]
+    return bool(names & _READERS) or any(issubclass(type(value), PjitFunction) for value in values)
 
 
 def _is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.startswith(_OURS)
 
 
-def _names_of_line(frame: FrameType) -> set[str]:
-    """What the line has named on which a frame stands."""
+def _names_called(frame: FrameType) -> set[str]:
+    """What the call names at which a frame stands."""
+    instructions = [*dis.get_instructions(frame.f_code)]
+    call = next((each.positions for each in instructions if each.offset == frame.f_lasti), None)
+    if call is None or call.lineno is None or call.end_lineno is None:
+        return set()
+    begin, end = (call.lineno, call.col_offset or 0), (call.end_lineno, call.end_col_offset or 0)
     return {
-        instruction.argval
-        for instruction in dis.get_instructions(frame.f_code)
-        if instruction.offset <= frame.f_lasti
-        and isinstance(instruction.argval, str)
-        and instruction.positions is not None
-        and instruction.positions.lineno == frame.f_lineno
+        each.argval
+        for each in instructions
+        if isinstance(each.argval, str)
+        and (at := each.positions) is not None
+        and at.lineno is not None
+        and begin <= (at.lineno, at.col_offset or 0) <= end
     }
 
 

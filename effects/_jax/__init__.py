@@ -53,7 +53,6 @@ from effects._jax.devices import sharding_of_call as sharding_of_call
 from effects._jax.devices import take_placement as take_placement
 from effects._jax.dispatch import PjitFunction as PjitFunction
 from effects._jax.dispatch import arguments_of_jit as arguments_of_jit
-from effects._jax.dispatch import array_of as array_of
 from effects._jax.dispatch import binding_callbacks as binding_callbacks
 from effects._jax.dispatch import block_until_token as block_until_token
 from effects._jax.dispatch import callback_context as callback_context
@@ -61,14 +60,12 @@ from effects._jax.dispatch import callback_primitives as callback_primitives
 from effects._jax.dispatch import check_callback_sharding as check_callback_sharding
 from effects._jax.dispatch import debug_callback_p as debug_callback_p
 from effects._jax.dispatch import debug_print_p as debug_print_p
-from effects._jax.dispatch import devices_of as devices_of
 from effects._jax.dispatch import forget_failed_tokens as forget_failed_tokens
 from effects._jax.dispatch import guarded_jit as guarded_jit
 from effects._jax.dispatch import has_callbacks_of_jax as has_callbacks_of_jax
 from effects._jax.dispatch import hold_weakly_in_caches as hold_weakly_in_caches
 from effects._jax.dispatch import infer_types_each_time as infer_types_each_time
 from effects._jax.dispatch import is_callback_effect as is_callback_effect
-from effects._jax.dispatch import is_compiling as is_compiling
 from effects._jax.dispatch import is_left_to_jax as is_left_to_jax
 from effects._jax.dispatch import is_ordered as is_ordered
 from effects._jax.dispatch import is_token_ready as is_token_ready

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 from typing import Any
 
 import jax
 from jax._src import callback as jax_callback
-from jax._src import compiler, core, debugging, dispatch, shard_map, sharding_impls
 from jax._src import config as jax_config
+from jax._src import core, debugging, dispatch, shard_map, sharding_impls
 from jax._src import effects as jax_effects
 from jax._src import mesh as jax_mesh
-from jax._src.interpreters import mlir, pxla
+from jax._src.interpreters import mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lib import _jax as _jaxlib
 from jax._src.lib import xla_client
@@ -23,7 +21,7 @@ from jax._src.lib.mlir import ir
 from jax._src.sharding_impls import UNSPECIFIED
 from jax._src.util import weakref_cache_key_types
 
-from effects._jax.core import JaxEffect, Primitive, Tracer
+from effects._jax.core import JaxEffect, Primitive
 
 PjitFunction: Any = type(jax.jit(lambda: None))
 
@@ -267,25 +265,6 @@ def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
             except Exception as error:
                 if is_ours(str(error)):
                     del tokens[key]
-
-
-def array_of(value: Any) -> Any:
-    """The array that a value is, or that a token of JAX's has; None if it is neither, or a tracer."""
-    value = value._buf if isinstance(value, core.Token) else value
-    return value if isinstance(value, jax.Array) and not isinstance(value, Tracer) else None
-
-
-def devices_of(value: Any) -> list[Any]:
-    """The devices of what JAX's Python code dispatches a program with; none if the value is something else."""
-    return list(value._local_devices) if isinstance(value, pxla.ExecuteReplicated) else []
-
-
-_COMPILES = inspect.unwrap(compiler.backend_compile_and_load).__code__
-
-
-def is_compiling(frame: FrameType) -> bool:
-    """Whether XLA compiles where a thread stands in this frame."""
-    return frame.f_code is _COMPILES
 
 
 # What is registered in JAX's tables for things that are ours: types of effects, primitives, parameters, folders.

@@ -73,9 +73,9 @@ class NpzHandler:
         self._folder = f"{self._path}.pieces"
         self._part = f"{self._folder}/part"  # what is not written as a whole yet
         self._pieces = Pieces(self._path, every, self._write_piece)
-        if not append:
-            shutil.rmtree(self._folder, ignore_errors=True)
         with open(self._path, "ab" if append else "wb") as file:  # an error names the path
+            if not append:
+                shutil.rmtree(self._folder, ignore_errors=True)
             if not file.tell():
                 np.savez(file)
         _, shapes, self._count = self._files()  # how many records are written

@@ -83,8 +83,8 @@ def test_what_is_waited_for_at_exit_is_said():
         "f(1)"
     )
     assert done.returncode == 0 and done.stdout == "done\n", done.stderr
-    lines = [line for line in done.stderr.splitlines() if "slow" in line]
-    assert len(lines) == 1 and "has waited 0.05 s for effects: " in lines[0], done.stderr
+    lines = [line for line in done.stderr.splitlines() if "is about to end" in line]
+    assert len(lines) == 1 and "has waited 0.05 s for effects: the callback `slow`" in lines[0], done.stderr
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "ValueError"])

@@ -12,6 +12,7 @@ import pytest
 
 import effects as fx
 from tests.dispatch.devices.meshes import mesh_over
+from tests.lowering.regions.meshes import in_process_of_its_own
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -84,6 +85,10 @@ def test_each_kind_is_traced_and_compiled_once(lines):
 
 
 def test_calls_enter_few_frames():
+    in_process_of_its_own(__file__, "check_calls_enter_few_frames")
+
+
+def check_calls_enter_few_frames():
     """A warm call enters no Python function but JAX's that says where an array lies."""
     f, x = fx.jit(lambda x: x + 1), jnp.float32(1)
     f(x), f(x)

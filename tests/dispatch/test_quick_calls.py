@@ -13,11 +13,16 @@ import effects as fx
 from tests.dispatch.devices.meshes import mesh_over
 from tests.forks import run_forked
 from tests.internals import runtime
+from tests.lowering.regions.meshes import in_process_of_its_own
+
+
+def test_warm_calls_enter_no_python_code():
+    in_process_of_its_own(__file__, "check_warm_calls_enter_no_python_code")
 
 
 @pytest.mark.parametrize("over", [1, 4])
 @pytest.mark.parametrize("prints", [False, True])
-def test_warm_calls_enter_no_python_code(lines, over, prints):
+def check_warm_calls_enter_no_python_code(lines, over, prints):
     """A warm call runs no Python code of ours, with effects and without, on one device and over several."""
     f = fx.jit(lambda x: (fx.print("{}", x.sum()) if prints else None, x + 1)[1])
     where = jax.devices()[0] if over == 1 else jax.NamedSharding(mesh_over(*range(over)), jax.P("x"))
@@ -45,6 +50,10 @@ def test_warm_calls_enter_no_python_code(lines, over, prints):
 
 
 def test_failure_while_another_call_looks():
+    in_process_of_its_own(__file__, "check_failure_while_another_call_looks")
+
+
+def check_failure_while_another_call_looks():
     """What fails while a call looks for failures, the next call of its thread raises."""
 
     def fail(x):

@@ -194,7 +194,12 @@ CONSTRUCTS = [
     ),
     Construct("`while_loop`, lanes differ", _while, "b1 b2", "b1 b2 b2", refused=_REVERSE),
     Construct(
-        "`while_loop`, in its condition too", while_test, "t1 b1 t2 b2 t3", "t1 t2 b1 b2 t2 t3 b2 t3", refused=_REVERSE
+        "`while_loop`, in its condition too",
+        while_test,
+        "t1 b1 t2 b2 t3",
+        "t1 t2 b1 b2 t2 t3 b2 t3",
+        refused=_REVERSE,
+        others={"`checkify`": "t1 t1 b1 t2 t2 b2 t3 t3"},  # as JAX's own
     ),
     Construct("`while_loop`, lanes agree", _while_fixed, "b1 b2", "b1 b2 b2 b3", refused=_REVERSE),
     Construct("`fori_loop`", _fori, "f1 f2", "f1 f2 f2 f3"),

@@ -62,7 +62,9 @@ struct Epoch {
   std::chrono::steady_clock::time_point opened; // when the leader read of it
   bool ended = false;
   bool failed = false;
-  int32_t primary = -1; // the device whose replicated records without an order count
+  bool has_callback = false; // of a plain effect: whether it runs a function of the user's
+  bool is_asked = false;     // and whether a device awaits the answer
+  int32_t primary = -1;      // the device whose replicated records without an order count
   uint64_t ended_scan = 0;
   uint64_t left = 0;         // how many ordered records have left
   uint64_t heard = 0;        // how many records and markers have come

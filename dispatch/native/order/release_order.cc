@@ -120,6 +120,8 @@ bool ReleaseOrder::may_leave(const Epoch &epoch) const {
   if (&stream.epochs.front() != &epoch || stream.is_suspended()) return false;
   if (!may_leave(epoch.info.thread)) return false;
   if (&stream != &plain_) return stream.nested || !plain_.is_behind(epoch.dispatch);
+  // Behind a function in one run it could not pass it any more: see let_awaited_pass().
+  if (epoch.is_asked && plain_callback_in_run_) return false;
   return is_overdue(epoch) || std::none_of(streams_.begin(), streams_.end(), [&](const auto &it) {
            return &it.second != &plain_ && !it.second.nested && it.second.is_behind(epoch.dispatch);
          });
@@ -133,6 +135,10 @@ bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release
   if (epoch == nullptr) { // another device's copy of a record that has left, or its program has failed
     discarded_ += !IsMarker(header.kind);
     return false;
+  }
+  if (thread == kPlainThread && !IsMarker(header.kind)) {
+    epoch->is_asked = header.reply != 0;
+    epoch->has_callback = (header.flags & kCallback) != 0;
   }
   if (header.kind == Kind::kUnordered) {
     // The first device that is heard of publishes on behalf of all: the others' records are the same, and have no index
@@ -296,6 +302,7 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
       if (!may_leave(epoch.info.thread)) return;
     }
     finished.push_back({epoch.info.thread, epoch.info.epoch});
+    if (restricted_to_ == kPlainThread && &stream == &plain_ && epoch.has_callback) plain_callback_in_run_ = true;
     // Its records may be in the run that the batch has.
     if (restricted_to_ == epoch.info.thread && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;
     --open_epochs_;

@@ -82,7 +82,10 @@ public:
 
   // From now on only this thread's ordered records may leave, or with kNoThread none.
   void restrict_to(uint32_t thread) { restricted_to_ = thread; }
-  void lift_restriction() { restricted_to_ = kNoRestriction; }
+  void lift_restriction() {
+    restricted_to_ = kNoRestriction;
+    plain_callback_in_run_ = false;
+  }
 
   // This thread runs the user's functions. What it dispatches is part of an effect that is being replayed, and waits
   // for nothing but its own.
@@ -137,6 +140,7 @@ private:
 
   std::unordered_map<uint32_t, EpochQueue> streams_;
   EpochQueue &plain_ = streams_[kPlainThread];
+  bool plain_callback_in_run_ = false; // whether the run of this batch has a function of a plain effect
   std::chrono::steady_clock::time_point now_;
   std::vector<std::pair<uint64_t, EpochQueue *>> heads_; // those with epochs, by their oldest dispatch
   uint64_t scan_ = 0;

@@ -60,12 +60,12 @@ void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans
   Token token{StreamOf(kPlainThread, 0), drain().open(kPlainThread, /*sink=*/0), 0, 0};
   try {
     publisher().publish(ordered ? Kind::kOrdered : Kind::kUnordered, site, token, device, spans, count, flags, reply);
+    if (ordered) ++token.index;
+    PublishClose({&token, sizeof token}, token, device, /*devices=*/1);
   } catch (...) {
     drain().fail(kPlainThread, token.epoch);
     throw;
   }
-  if (ordered) ++token.index;
-  PublishClose({&token, sizeof token}, token, device, /*devices=*/1);
 }
 
 void PublishClose(const Span &tokens, const Token &first, int32_t device, uint32_t devices) {
