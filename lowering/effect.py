@@ -59,7 +59,7 @@ def _mask_site(ctx: MaskContext, active: Any, *operands: Any, site: Site) -> Seq
 
 
 MSG_EXPORTED_BY_JAX = (
-    "Effect `{effect}` at {where} is in a program that `jax.export` exports, where no call gives it a place in an "
+    "Effect `{effect}` at {where} is in a program that `jax.export` exports. There no call gives it a place in an "
     "order. Write `fx.export(f)(*args)` in place of `jax.export.export(jax.jit(f))(*args)`."
 )
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import monotonic
+from types import CodeType
 from typing import Any
 
 from effects import _errors as errors
@@ -86,7 +87,7 @@ class Drain:
         self.discarded_at_exit: LeftOut | None = None  # once the end of the process leaves effects out: which
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
-        self.idle_code = {Drain._run.__code__, Drain._step.__code__}
+        self.idle_code: Collection[CodeType] = {Drain._run.__code__, Drain._step.__code__}
         self.supervisor: Supervisor = Supervisor(streams, failures, self)
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
