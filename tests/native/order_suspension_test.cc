@@ -90,6 +90,8 @@ TEST(test_only_one_stream) {
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"1.0.0.0", "end 1.0"});
   play.order.lift_restriction();
+  play.order.suspend(1); // as for its run
+  play.order.resume(1);
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"2.0.0.0", "end 2.0", "plain.0.0.0", "end plain.0"});
   CheckAllEnded(play);

@@ -40,7 +40,7 @@ double BenchPublish(size_t size) {
     const uint32_t records = static_cast<uint32_t>((size_t{1} << 19) / (sizeof(RecordHeader) + size)); // half a ring
     const auto empty = [&] {
       publisher.for_each_ring([](ProducerRing &each) {
-        each.ring.take(ring.end(), [](const std::byte *) { return true; });
+        each.ring.take(each.ring.end(), [](const std::byte *) { return true; });
         return true;
       });
     };

@@ -159,7 +159,6 @@ TEST(test_records_without_a_plan_begin_a_run) {
       });
       const Batch first = world.step();
       CHECK_EQ(first.run, 1u);
-      CHECK_EQ(first.suspended(), 1u);
       const std::string one = ordered ? "0" : "u0";
       if (size == 8)
         CHECK_SEEN(Items(first), {"1.0:" + one + ",u0"});
@@ -245,9 +244,10 @@ TEST(test_awaited_callback_is_the_last_of_its_batch) {
       const Batch batch = world.step();
       CHECK_SEEN(Items(batch), (items));
       CHECK(batch.finished.empty() || items == expected.back());
-      const Batch none = world.step(milliseconds(1));
-      CHECK(none.items.empty());
-      CHECK(batch.run == 1 || items == expected.back());
+      if (items != expected.back()) {
+        CHECK(world.step(milliseconds(1)).items.empty());
+        CHECK_EQ(batch.run, 1u);
+      }
       if (batch.run != Batch::kNoRun) world.resume(batch);
     }
     world.until_finished(1);

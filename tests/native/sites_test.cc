@@ -126,7 +126,7 @@ TEST(test_site_that_dies_often_is_told_once) {
   Sites sites;
   for (uint64_t i = 0; i < 5; ++i) {
     sites.retain(1);
-    sites.release(1, i, 0);
+    sites.release(1, i);
   }
   CHECK_SEEN(Forgotten(sites, 4), {});
   sites.retain(1);
@@ -144,7 +144,7 @@ TEST(test_release_without_a_holder) {
   Sites sites;
   sites.retain(1);
   sites.release(1, 2);
-  sites.release(1, 9, 9);
+  sites.release(1, 9);
   CHECK_EQ(sites.holders(1), uint64_t{0});
   CHECK_SEEN(Forgotten(sites, 3), {"1"});
   sites.release(1, 0);
@@ -199,14 +199,14 @@ TEST(test_many_threads_hold_and_release) {
         CHECK(sites.holders(site) > 0);
         CHECK(sites.description(site) == name);
         CHECK(sites.plan(site)->pieces.at(0).literal == name);
-        sites.release(site, 0, 0);
+        sites.release(site, 0);
       }
       --holding;
     });
   while (holding > 0)
-    for (const uint64_t site : sites.forget(kNoneOpen, 0)) CHECK(site < kSites);
+    for (const uint64_t site : sites.forget(kNoneOpen)) CHECK(site < kSites);
   for (std::thread &thread : threads) thread.join();
-  sites.forget(kNoneOpen, 0);
+  sites.forget(kNoneOpen);
   CHECK(!sites.any_dying());
   for (uint64_t site = 0; site < kSites; ++site) {
     CHECK_EQ(sites.holders(site), uint64_t{0});
