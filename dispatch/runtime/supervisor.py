@@ -165,12 +165,12 @@ class Supervisor:
     def _run(self) -> None:
         while not self._has_stopped:
             pause = min(config.stall_seconds / 4, 2.5)
+            self._wake.wait(pause)
+            self._wake.clear()
             try:
                 self._look(pause)
             except Exception as error:  # whatever the user's objects do when they are looked at
                 _log(str(error))
-            self._wake.wait(pause)
-            self._wake.clear()
 
     def add_clock(self) -> None:
         """The calling thread is one of the drain's."""
@@ -294,8 +294,10 @@ class Supervisor:
         functions, stacks = self._drain.running_functions(), frames()
         if self._showing(functions, stacks):
             return None
-        if not all(_waits_for_jax(stacks.get(each.stack or thread)) for thread, each in functions.items()):
-            return None
+        for thread, function in functions.items():
+            has_called = function.own is not None and bool(function.own.calls)  # and waits for that, before it ends
+            if not has_called and not _waits_for_jax(stacks.get(function.stack or thread)):
+                return None
         awaited = [(thread, each) for thread, each in functions.items() if each.reply]
         return max(awaited, key=lambda each: each[1].since, default=None)
 

@@ -42,7 +42,7 @@ for i in range(4000):
     make_garbage()
     kept = [[] for _ in range(i % 4)]  # so that some collection begins in the midst of a look
     gc.enable()
-    assert threading.get_ident() in supervisor.frames()
+    assert threads[0].ident in supervisor.frames()
 assert gc.isenabled()
 ended.set()
 for thread in threads:

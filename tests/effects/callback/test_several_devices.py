@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import itertools
-import logging
 import operator
 import threading
 
@@ -17,7 +16,6 @@ from tests.forks import run_forked
 from tests.helpers import meet_barrier, run_python
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
-LOGGER = logging.getLogger("effects")
 
 
 @pytest.fixture(autouse=True)
@@ -212,27 +210,6 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it(way):
     _settle()
     g = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
     assert g(x)[0] == 1
-
-
-def test_callback_that_polls_is_let_be(caplog):
-    """Whether it waits for JAX does not show. The log says where it stands, as of one that takes long by itself."""
-    x, said = _sharded(), threading.Event()
-    LOGGER.addFilter(lambda record: said.set() or True)
-
-    def called(y):
-        z = _double(x)
-        while not (z.is_ready() or said.is_set()):
-            threading.Event().wait(0.01)
-        return y
-
-    f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))
-    try:
-        assert f(x)[1] == 1
-    finally:
-        LOGGER.filters.pop()
-    message, *_ = [record.getMessage() for record in caplog.records]
-    assert "waits for its callback `test_callback_that_polls_is_let_be.<locals>.called`" in message
-    assert "threading.Event().wait(0.01)" in message and "If one only takes long, let it" in message
 
 
 @pytest.mark.parametrize("way", ["numpy", "function", "effects", "callback"])
