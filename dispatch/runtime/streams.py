@@ -227,6 +227,16 @@ class Stream:
         native.open_gates(self.thread, first, count)
 
 
+def traits_of(stream: Stream, number: int) -> ProgramTraits | None:
+    """What is known of an epoch that has not ended."""
+    if (running := stream.running.get(number)) is not None:
+        return running[0]
+    if (site := stream.eager.get(number)) is not None:
+        return ProgramTraits((site.effect.name,), False, False)
+    call = stream.calls.get(number)
+    return call[0].traits if call is not None else None
+
+
 class SharedStream(Stream):
     """The one stream of all threads, with `order="process"`."""
 

@@ -41,7 +41,7 @@ from effects.dispatch.runtime.beside import Beside, FunctionBeside
 from effects.dispatch.runtime.failures import Failures, ProgramKey
 from effects.dispatch.runtime.output_tokens import failed_on_some_devices, unready_devices
 from effects.dispatch.runtime.replay import answer_with
-from effects.dispatch.runtime.streams import Stream, Streams
+from effects.dispatch.runtime.streams import Stream, Streams, traits_of
 from effects.lowering.native_module import native
 
 STALLED = "Nothing has moved for {seconds:.3g} s, while this waits:\n{waits}"
@@ -334,16 +334,6 @@ def shown_program(stream: Stream, number: int, name: str, traits: ProgramTraits 
     effects, handlers = (traits.effects, traits.handlers) if traits is not None else ((), ())
     calls = f", custom calls: {', '.join(handlers)}" if handlers else ""
     return f"`{name}` (thread {stream.thread}, dispatch {number}, effects: {', '.join(effects) or 'unknown'}{calls})"
-
-
-def traits_of(stream: Stream, number: int) -> ProgramTraits | None:
-    """What is known of an epoch that has not ended."""
-    if (running := stream.running.get(number)) is not None:
-        return running[0]
-    if (site := stream.eager.get(number)) is not None:
-        return ProgramTraits((site.effect.name,), False, False)
-    call = stream.calls.get(number)
-    return call[0].traits if call is not None else None
 
 
 # Where threads stand.

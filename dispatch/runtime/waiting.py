@@ -11,8 +11,8 @@ from effects._model.wire import PLAIN_THREAD, ProgramTraits
 from effects.dispatch.runtime.background import Background
 from effects.dispatch.runtime.drain import Drain
 from effects.dispatch.runtime.output_tokens import FailurePoll
-from effects.dispatch.runtime.streams import Stream, Streams
-from effects.dispatch.runtime.supervisor import shown_program, traits_of
+from effects.dispatch.runtime.streams import Stream, Streams, traits_of
+from effects.dispatch.runtime.supervisor import shown_program
 from effects.lowering.native_module import native
 
 _MOMENT = 0.05

@@ -39,7 +39,6 @@ def complaints() -> str:
 
 def take_the_place_of_cpus() -> None:
     """From now on, in a process that has not imported `effects` yet."""
-    library()
     register, handlers, types = jax.ffi.register_ffi_target, {}, {}
 
     def collect(name: str, stages: Any, platform: str = "cpu", **options: Any) -> None:
@@ -59,6 +58,7 @@ def take_the_place_of_cpus() -> None:
         _register_custom_call_handler("cuda")
     finally:
         jax.ffi.register_ffi_target, jax.ffi.register_ffi_type = register, register_type
+    library()  # before anything looks for the driver
     for (name, platform), registration in types.items():
         register_type(name if platform == "cpu" else f"{name}_on_{platform}", registration, platform="cpu")
     for name, given in handlers.items():
