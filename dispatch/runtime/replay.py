@@ -520,7 +520,7 @@ class DirectCallsHost:
         self._failures, self._observers, self._fail_program = failures, observers, fail_program
 
     def is_clear(self) -> bool:
-        """Whether no program has failed, and nobody sees records."""
+        """Whether no program has failed, and no handler or capture sees records."""
         failures, observers = self._failures, self._observers
         has_failed = failures.programs or failures.unended or failures.abandoned
         return not (has_failed or observers.handlers or observers.captures)

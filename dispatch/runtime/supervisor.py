@@ -219,7 +219,7 @@ class Supervisor:
             return None  # what a GPU computes takes no time of the processor's
         return running, native.stats(), self._drain.beside.unended()
 
-    # What is said.
+    # The text.
 
     def waits(self, nothing: str = "") -> str:
         """What waits for what, now; `nothing` if nothing is seen to."""
@@ -283,7 +283,7 @@ class Supervisor:
         threads = [thread for thread in self._drain.threads() if thread not in functions and thread in stacks]
         return [thread for thread in threads if stacks[thread].f_code not in self._drain.idle_code]
 
-    # What is done.
+    # Breaking a circle.
 
     def _find_circle(self) -> tuple[int, Running] | None:
         """The youngest function whose program waits for it, and its thread, if all that run wait for JAX: those that

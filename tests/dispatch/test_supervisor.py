@@ -1,4 +1,4 @@
-"""What is said when nothing moves, and which programs are ended."""
+"""The supervisor names what waits when nothing moves, and ends programs in a circle."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_circle_behind_a_slow_callback_waits_for_that(said):
     assert all("was ended" not in message for message in said.messages)
 
 
-def test_nothing_is_said_of_healthy_programs():
+def test_healthy_programs_are_not_named():
     """Their callbacks sleep, compute, save and call programs."""
     assert main(["--healthy", "200"]) == 0
 

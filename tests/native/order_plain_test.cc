@@ -1,4 +1,4 @@
-// ReleaseOrder: plain epochs, and who waits for whom.
+// ReleaseOrder: which epochs wait for plain epochs, and for which epochs these wait.
 #include <string>
 
 #include "order_play.h"

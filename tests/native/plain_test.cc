@@ -1,4 +1,4 @@
-// Effects of programs that JAX dispatches, and programs: who waits for whom.
+// The drain: effects of programs that JAX dispatches, beside programs of `effects.jit`.
 #include <algorithm>
 #include <atomic>
 #include <functional>

@@ -1,4 +1,4 @@
-"""Healthy programs, whose callbacks sleep, compute, save and call programs: none is ended, and nothing is said."""
+"""Healthy programs, whose callbacks sleep, compute, save and call programs: the supervisor ends and names none."""
 
 from __future__ import annotations
 

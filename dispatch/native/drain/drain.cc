@@ -104,7 +104,7 @@ bool Drain::collect(Batch &batch) {
 // Whether nothing is under way, so that the leader may sleep: from here on an `open` wakes it. It must not sleep on a
 // parked record, which waits for one ahead of it: if that one is dropped, nothing wakes the leader.
 //
-// Nor while a program waits for a function, which may wait for that program: the host looks whether it does.
+// Nor while a program waits for a function: one that JAX dispatched may ask before its record is here.
 bool Drain::fall_asleep() {
   if (replies_.any_open()) return false;
   return inbox_.try_to_sleep(

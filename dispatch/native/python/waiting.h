@@ -11,7 +11,7 @@ namespace effects {
 // A thread that waits looks so often whether a signal has come.
 inline constexpr std::chrono::milliseconds kSignalPatience{50};
 
-// Waits until `done()`, which is asked when epochs have ended, or records without one; false if the time ran out.
+// Waits until `done()`, which is asked when epochs have ended; false if the time ran out.
 // `timeout`: seconds, or None. `nested`: see WakeUp::begin_barrier().
 //
 // Python's lock is free meanwhile. A signal is seen, and what its handler raises is raised. All that this holds and

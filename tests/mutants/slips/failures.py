@@ -173,7 +173,7 @@ SLIPS = (
         "dispatch/runtime/supervisor.py",
         "seen != self._seen or is_busy",
         "seen != self._seen or not is_busy",
-        "Nothing is said when nothing moves.",
+        "The log names nothing when nothing moves.",
         ("tests/dispatch/test_supervisor.py::test_handler_that_does_not_return_is_named",),
     ),
     Slip(
