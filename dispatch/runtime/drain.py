@@ -76,7 +76,7 @@ class Drain:
         self.beside: Beside = Beside()
         self.runs: Runs = Runs()
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
-        self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, bool, float]] = {}
+        self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
         host = DirectCallsHost(
             *(streams, failures, observers, sites, self.runs, self.running),
@@ -388,7 +388,7 @@ class Drain:
                 continue
             if failures.unended:
                 failures.count_after_end(key, 1)
-            self.running[me] = site, key, token, reply, several, monotonic()
+            self.running[me] = site, key, token, reply, monotonic()
             result = replay.function(site, token, device, payload, time, reply != 0)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
             if reply:

@@ -74,11 +74,10 @@ def unready_devices(output_token: Any) -> list[int]:
 
 
 class FailedOnSome(NamedTuple):
-    """A program that has failed on some of its devices and is not over on others, by their numbers."""
+    """A program that has failed on some of its devices and is not over on others."""
 
     program: tuple[int, int]  # thread and epoch
-    devices: list[int]
-    others: list[int]
+    devices: list[int]  # on which it has failed
     failure: Exception  # JAX's, of one of them
 
 
@@ -95,7 +94,7 @@ def failed_on_some_devices(streams: Streams, are_exchanging: bool) -> Iterator[F
             failures = {device: _failure_of_part(parts[device]) for device in parts if device not in others}
             failed = {device: failure for device, failure in failures.items() if failure is not None}
             if failed:
-                yield FailedOnSome((stream.thread, number), [*failed], others, next(iter(failed.values())))
+                yield FailedOnSome((stream.thread, number), [*failed], next(iter(failed.values())))
 
 
 def _runs_here(output_token: Any) -> bool:

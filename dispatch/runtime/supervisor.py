@@ -99,7 +99,6 @@ class Running(NamedTuple):
     key: ProgramKey
     token: tuple[int, ...]
     reply: int  # under which its program waits for it; 0 if it does not
-    several: bool  # whether that program waits on several devices
     since: float  # by `time.monotonic`
     own: Stream | None  # of the thread that runs it: what it dispatches
     run: FunctionBeside | None = None  # of an update or a done: the asynchronous callback for which it waits
@@ -217,7 +216,9 @@ class Supervisor:
             return None
         if jax.default_backend() != "cpu" and not any(function[_REPLY] for function in running.values()):
             return None  # what a GPU computes takes no time of the processor's
-        return running, native.stats(), self._drain.beside.unended()
+        # No functions themselves, which go with their programs.
+        since = {thread: function[_SINCE] for thread, function in running.items()}
+        return since, native.stats(), [*map(id, self._drain.beside.unended())]
 
     # The text.
 

@@ -178,7 +178,7 @@ def test_callback_that_waits_for_a_compilation_is_named(how, name):
     done = run_python(code, env={**variables, "XLA_FLAGS": f"{variables['XLA_FLAGS']} {TRIES_OUT}"})
     assert done.returncode == 7, done.stderr[-2000:]
     assert done.stdout.startswith("WARNING Nothing has moved for 1")
-    assert re.search(rf"callback `{name}` at <string>:\d+ has run for", done.stdout)
+    assert re.search(rf"callback `{name}` at <string>:\d+, which has run for", done.stdout)
     assert "--xla_gpu_autotune_level=0" in done.stdout
 
 
@@ -187,4 +187,4 @@ def test_callback_that_waits_for_a_gpu_is_named():
     done = run_python(WAITS_FOR_GPU, env=_variables(2))
     assert done.returncode == 7, done.stderr[-2000:]
     assert done.stdout.startswith("WARNING Nothing has moved for 1")
-    assert re.search(r"callback `compute` at <string>:\d+ has run for", done.stdout)
+    assert re.search(r"callback `compute` at <string>:\d+, which has run for", done.stdout)

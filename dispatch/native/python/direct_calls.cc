@@ -189,7 +189,7 @@ bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle wait_for_nes
   try {
     if (wake_up().offer() == 0) start_thread_();
     const nb::object since = nb::float_(Monotonic());
-    Set(running_, me, nb::make_tuple(call.site, call.key, call.token, call.reply, false, since));
+    Set(running_, me, nb::make_tuple(call.site, call.key, call.token, call.reply, since));
     take_result(result, call, run(call, wait_for_nested, nested));
   } catch (nb::python_error &error) {
     result.fail(fail(call, error, wait_for_nested));
