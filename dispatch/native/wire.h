@@ -186,7 +186,7 @@ enum RecordTrait : int64_t {
 inline constexpr char kAheadAttribute[] = "ahead";
 
 // The attribute of a call with results to which all devices of a region come, if they are several: how many these are.
-// They go on together (drain/together.h).
+// They go on together (drain/replies.h).
 inline constexpr char kTogetherAttribute[] = "together";
 // And if the region has collectives, 1.
 inline constexpr char kFailAsOneAttribute[] = "fail_as_one";

@@ -1,16 +1,28 @@
-// What the drain hands to the host at a time.
+// Turns records that leave into a batch: text where native code formats them, bytes where Python must see them.
+//
+// Records for Python may run functions of the user's, or of handlers, which may wait for anything. So a batch has those
+// of one thread's programs: its run. It ends with them, and the thread's stream is suspended until they have been
+// replayed. What is unordered and comes behind the run is carried over to the next batch.
+//
+// The leader of the drain alone calls everything here, except for show_python().
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "../order/parked.h"
 #include "../order/release_order.h"
+#include "../producer/publisher.h"
 #include "../wire.h"
+#include "sites.h"
 
 namespace effects {
 
+// What the drain hands to the host at a time.
 struct Item {
   ItemKind kind;
   EpochInfo info;
@@ -34,6 +46,48 @@ struct Batch {
   bool stopped = false;
 
   bool has_run() const { return run != kNoRun; }
+};
+
+class BatchBuilder {
+public:
+  BatchBuilder(Stats &stats, Sites &sites, ReleaseOrder &order) : stats_(stats), sites_(sites), order_(order) {}
+
+  // Whether all records go to Python, also those that native code could format. Any thread.
+  void show_python(bool all) { python_sees_all_.store(all, std::memory_order_relaxed); }
+
+  // A batch begins, with what was carried over; ends, with its run's stream suspended.
+  void begin(Batch &batch);
+  void end(const Batch &batch);
+
+  // A record leaves.
+  void release(Batch &batch, const RecordHeader &header, Payload &&payload, const EpochInfo &info);
+
+  bool is_full() const { return bytes_ >= kBatchBytes; }
+  // The batch takes no more: somebody waits for what is here.
+  bool is_closed() const { return run_closed_; }
+  bool has_carried() const { return !carried_.empty(); }
+
+private:
+  static constexpr size_t kBatchBytes = size_t{1} << 18;
+
+  void begin_run(Batch &batch, uint32_t thread);
+  void close_run();
+  bool must_carry(const Batch &batch, uint32_t thread) const;
+  void append_text(std::vector<Item> &items, const Plan &plan, uint64_t site, const Payload &payload,
+                   const EpochInfo &info);
+  void append_record(std::vector<Item> &items, const RecordHeader &header, Payload &&payload, const EpochInfo &info);
+  const Plan *plan_of(uint64_t site);
+
+  Stats &stats_;
+  Sites &sites_;
+  ReleaseOrder &order_;
+  std::atomic<bool> python_sees_all_{false};
+
+  std::vector<Item> carried_; // for the next batch
+  bool run_closed_ = false;
+  size_t bytes_ = 0;
+  uint64_t last_site_ = 0;
+  std::shared_ptr<const Plan> last_plan_;
 };
 
 } // namespace effects

@@ -11,20 +11,136 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "../order/parked.h"
 #include "../order/release_order.h"
 #include "../producer/publisher.h"
 #include "batch.h"
-#include "batch_builder.h"
-#include "inbox.h"
-#include "parking.h"
 #include "replies.h"
 #include "sites.h"
 #include "wake_up.h"
 
 namespace effects {
+
+// One thing that the host tells the drain.
+struct Notice {
+  enum What { kOpen, kFail, kLose, kForget, kHold, kLetGo, kResume, kNest } what;
+  EpochInfo info;
+  uint64_t number; // of the dispatch that is opened; of the device that has failed
+};
+
+// What the host tells the drain, in the order of its saying, and whether the drain must be woken for it.
+//
+// Any thread may call everything but read() and try_to_sleep(), which are the leader's.
+class Inbox {
+public:
+  explicit Inbox(WakeUp &wake_up) : wake_up_(wake_up) {}
+
+  // A program of this thread's is about to be dispatched. Its number and that of the dispatch, which `dispatches`
+  // counts, are taken in one step with the notice: the drain reads of epochs, and of dispatches, in their order.
+  template <typename Dispatches>
+  uint32_t open(uint32_t thread, uint64_t sink, const PrintOptions *options, Dispatches &dispatches);
+  // The thread has ended.
+  void forget(uint32_t thread);
+  // A thread has the number of a forgotten one, of which devices may still know epochs. None of these has the number of
+  // an epoch from now on, as a thread has had no more dispatches than all threads together.
+  void number_anew(uint32_t thread, uint64_t dispatches);
+  uint32_t next_epoch(uint32_t thread);
+  void post(const Notice &notice);
+  // There is news, of which nothing need be said.
+  void knock();
+
+  // The leader: what has come since the last call; valid until the next one.
+  const std::vector<Notice> &read();
+  // The leader is about to sleep until it is woken. Whether it may: nothing has come, and `is_idle()`. From then on
+  // whatever comes wakes it.
+  template <typename IsIdle>
+  bool try_to_sleep(IsIdle &&is_idle);
+
+private:
+  WakeUp &wake_up_;
+  std::mutex mutex_; // guards all below but `reading_`
+  std::vector<Notice> notices_;
+  std::unordered_map<uint32_t, uint32_t> next_epoch_; // by thread
+  bool sleeps_ = false;                               // the drain waits to be woken
+  std::vector<Notice> reading_;                       // the leader's
+};
+
+// Looking whether there is news and falling asleep are one step under the mutex, as are posting and looking whether the
+// drain sleeps. Otherwise:
+//   1. The leader finds the inbox empty.
+//   2. The host posts a notice, finds that the drain does not sleep, and does not wake it.
+//   3. The leader falls asleep, and the notice waits for the next one.
+template <typename IsIdle>
+bool Inbox::try_to_sleep(IsIdle &&is_idle) {
+  std::lock_guard lock(mutex_);
+  return sleeps_ = notices_.empty() && is_idle();
+}
+
+// Inline: every dispatch comes by.
+template <typename Dispatches>
+uint32_t Inbox::open(uint32_t thread, uint64_t sink, const PrintOptions *options, Dispatches &dispatches) {
+  bool slept;
+  uint32_t epoch;
+  {
+    std::lock_guard lock(mutex_);
+    epoch = next_epoch_[thread]++;
+    const uint64_t dispatch = dispatches.fetch_add(1, std::memory_order_relaxed) + 1;
+    notices_.push_back({Notice::kOpen, {thread, epoch, sink, false, options}, dispatch});
+    slept = sleeps_;
+    sleeps_ = false;
+  }
+  if (slept) wake_up_.set_work_pending();
+  return epoch;
+}
+
+// How much may be parked, and what to do about records that do not get on.
+//
+// Records that came early are parked in memory, up to a limit; beyond it they stay in their rings, and their producers
+// wait. If then nothing of their thread's leaves for a while, the program that is next may need the very threads that
+// wait, which is a deadlock: the limit is raised, so that memory is the price.
+//
+// The leader of the drain alone calls everything here.
+class Parking {
+public:
+  explicit Parking(ReleaseOrder &order) : order_(order) {}
+
+  // Whether this record may leave its ring.
+  bool admits(const RecordHeader &header) { return order_.parked_bytes() <= limit_ || order_.releasable(header); }
+  // This scan, the `scan`-th, left one of `thread`'s records as the oldest in its ring.
+  void note_stalled(uint32_t thread, uint64_t scan);
+
+  // After the scan: raises the limit if a ring has stalled for long, and lowers it once nothing is parked.
+  void adapt(size_t ring_bytes, uint64_t scans);
+
+  // A device that waits for its answer may be what the device whose record is next waits for. That is taken to be so,
+  // and the order relaxed, if nothing of their program's has come or left for long.
+  void relax_stuck_regions();
+
+private:
+  static constexpr size_t kRings = 8; // the limit is what so many rings hold
+  static constexpr std::chrono::milliseconds kStalledPatience{100};
+  static constexpr std::chrono::seconds kStuckPatience{2};
+
+  struct StalledRing {
+    uint64_t scan;     // the last one that found it so; of interest if not older than the last one that is over
+    uint64_t progress; // ReleaseOrder's, at `since`
+    std::chrono::steady_clock::time_point since;
+  };
+  struct StuckRegion {
+    uint64_t progress;
+    std::chrono::steady_clock::time_point since;
+  };
+
+  ReleaseOrder &order_;
+  size_t limit_ = kRings * (size_t{1} << 20);
+  std::unordered_map<uint32_t, StalledRing> stalled_; // by thread
+  std::unordered_map<uint32_t, StuckRegion> stuck_;   // by thread: those whose devices may wait for each other
+};
 
 class Drain {
 public:

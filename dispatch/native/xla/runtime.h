@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "../drain/drain.h"
-#include "../drain/progress.h"
 #include "../drain/replies.h"
 #include "../drain/sites.h"
 #include "../drain/wake_up.h"

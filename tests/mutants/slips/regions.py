@@ -152,7 +152,7 @@ SLIPS = (
     ),
     Slip(
         "regions.failure_waits",
-        "dispatch/native/drain/together.cc",
+        "dispatch/native/drain/replies.cc",
         "group->failed = group->failed || (failed && call.fail_as_one);",
         "group->failed = failed && call.fail_as_one;",
         "A device that gets its answer after another one has failed goes on to where it waits for that one.",
@@ -160,7 +160,7 @@ SLIPS = (
     ),
     Slip(
         "regions.others_in_the_calling_thread",
-        "dispatch/native/drain/together.cc",
+        "dispatch/native/drain/replies.cc",
         "group->waiting.insert(group->waiting.begin(), std::move(continuation));",
         "group->waiting.push_back(std::move(continuation));",
         "The thread of a device that comes last runs another one's program, which waits for that device.",
@@ -168,7 +168,7 @@ SLIPS = (
     ),
     Slip(
         "regions.others_fail_too",
-        "dispatch/native/drain/together.cc",
+        "dispatch/native/drain/replies.cc",
         "group->failed = group->failed || (failed && call.fail_as_one);",
         "group->failed = group->failed || failed;",
         "Where effects are to go on after an error, they end on devices that do not wait for the one that has failed.",

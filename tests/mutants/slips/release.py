@@ -3,7 +3,7 @@
 from tests.mutants.slip import Slip
 
 ORDER = "dispatch/native/order/release_order.cc"
-EPOCH = "dispatch/native/order/epoch.cc"
+EPOCH = "dispatch/native/order/release_order.cc"
 TEST, PLAIN = "tests/native/order_test.cc", "tests/native/order_plain_test.cc"
 
 SLIPS = (

@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-BUILDER = "dispatch/native/drain/batch_builder.cc"
+BUILDER = "dispatch/native/drain/batch.cc"
 REPLIES = "dispatch/native/drain/replies.cc"
 REPLAY = "dispatch/runtime/replay.py"
 EXITS = "tests/effects/callback/test_exits.py"

@@ -71,7 +71,7 @@ SLIPS = (
     ),
     Slip(
         "text.follows_records",
-        "dispatch/native/drain/batch_builder.cc",
+        "dispatch/native/drain/batch.cc",
         "last != nullptr && !last->has_callbacks && Continues(*last, info)",
         "last != nullptr && Continues(*last, info)",
         "Behind a callback, texts are handed to Python one by one.",

@@ -1,4 +1,4 @@
-#include "batch_builder.h"
+#include "batch.h"
 
 #include <utility>
 
