@@ -23,8 +23,6 @@
 #include "direct_calls.h"
 #include "dispatcher.h"
 #include "exit.h"
-#include "host_reply.h"
-#include "plans.h"
 #include "print.h"
 #include "stream.h"
 #include "texts.h"

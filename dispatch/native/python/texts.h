@@ -3,7 +3,19 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+
+#include "../text/format.h"
+
 namespace effects {
+
+// How Python says what native code makes text of, and how: see effects/_model/text.py.
+
+// From a `Plan` of Python's.
+Plan ToPlan(nanobind::handle plan);
+
+// The number of `PrintOptions` of Python's.
+uint32_t ToNumberOfPrintOptions(nanobind::handle options);
 
 void DefineTexts(nanobind::module_ &m);
 
