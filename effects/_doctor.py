@@ -19,6 +19,7 @@ import numpy as np
 
 import effects as fx
 from effects import _jax, _native
+from effects._model.device import PLATFORMS
 
 _PACKAGES = (
     *("jax", "jaxlib", "numpy", "rich", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu"),
@@ -42,7 +43,8 @@ def _facts() -> Iterator[tuple[str, str]]:
         kinds[device.platform, device.device_kind] += 1
     shown = ", ".join(f"{count} x {name} ({kind})" for (name, kind), count in kinds.items())
     yield "devices", f"{shown}; {jax.process_count()} processes"
-    yield "NVIDIA's driver", _driver()
+    if PLATFORMS["cuda"].records == "native":
+        yield "NVIDIA's driver", _driver()
     yield "native module", f"{_native.__file__}, interface {_native.wire()['numbers']['interface']}"
     for name in sorted(os.environ):
         if name.startswith(("JAX_", "XLA_", "EFFECTS_")):

@@ -44,7 +44,6 @@ from effects._model.wire import (
     call_traits,
     step_numbers,
 )
-from effects.lowering.native_module import has_usable_driver
 from effects.lowering.record import NO_MARKERS, BoundaryMarkers, close_p, gate_p, skip_p
 from effects.lowering.shard_map import enter_p, leave_p
 from effects.lowering.shards import call_shards, call_whole
@@ -72,8 +71,9 @@ def have_handlers(ctx: Any) -> bool:
         row = PLATFORMS.get(platform)
         if row is None or row.records != "native":
             return False
-        runs_here = row.needs_driver and not _jax.is_for_export(ctx) and _jax.missing_platform(ctx) is None
-        if runs_here and not has_usable_driver():
+        if row.is_usable is None or _jax.is_for_export(ctx) or _jax.missing_platform(ctx) is not None:
+            continue
+        if not row.is_usable():
             return False
     return True
 

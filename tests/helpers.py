@@ -207,7 +207,7 @@ def _compile(arguments: Sequence[str | Path], result: Path, source: str | None =
 
 def _make(before: Sequence[str | Path], after: Sequence[Path], result: Path, text: str | None = None) -> None:
     """Runs a command that names its result between these arguments, and reads this text."""
-    partial = result.with_suffix(f".{os.getpid()}")
+    partial = result.with_name(f"{result.name}.{os.getpid()}")
     command = [*before, partial, *after]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(map(str, command))}\n{done.stdout}{done.stderr[-3000:]}"

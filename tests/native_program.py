@@ -13,16 +13,12 @@ import effects as fx
 from tests.helpers import build_library, compile_unit, link, link_program
 
 NATIVE = Path(__file__).parent / "native"
-LIBRARY = NATIVE.parents[1] / "dispatch" / "native"
-FOLDERS = (
-    "producer",
-    "order",
-    "drain",
-    "operations",
-    "xla",
-    "text",
-    "cuda",
-)  # of the library that the module, too, is linked with
+ROOT = NATIVE.parents[1]
+LIBRARY = ROOT / "dispatch" / "native"
+FOLDERS = [  # of the library that the module, too, is linked with
+    *(LIBRARY / name for name in ("producer", "order", "drain", "text", "xla")),
+    *(ROOT / "extensions" / name / "native" for name in ("asynchronous", "custom_calls", "cuda")),
+]
 IN_ALL = (NATIVE / "main.cc", NATIVE / "world.cc", NATIVE / "cuda_world.cc", NATIVE / "driver" / "stand_in.cc")
 USE_XLA = ("cuda", "custom_call", "overlay", "started_call")  # with these their names begin
 TESTS = sorted(NATIVE.glob("*_test.cc"))
@@ -44,7 +40,7 @@ def run(command: Sequence[str | Path], seconds: int = RUN_SECONDS) -> tuple[int,
 
 
 def _includes() -> list[str]:
-    return ["-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
+    return ["-I", str(ROOT), "-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
 
 
 def _libraries(flags: Sequence[str]) -> tuple[Path, Path]:
@@ -53,14 +49,14 @@ def _libraries(flags: Sequence[str]) -> tuple[Path, Path]:
     headers = [
         *NATIVE.rglob("*.h"),
         LIBRARY / "wire.h",
-        *(header for folder in FOLDERS for header in (LIBRARY / folder).glob("*.h")),
+        *(header for folder in FOLDERS for header in folder.glob("*.h")),
         *Path(fx.include_dir()).rglob("*.h"),
     ]
 
     def of_xla(unit: Sequence[Path]) -> str:  # the others do not include XLA's headers
         return jax.__version__ if any(_uses_xla(source) for source in unit) else ""
 
-    in_library = [sorted((LIBRARY / folder).glob("*.cc")) for folder in FOLDERS]
+    in_library = [_sources(folder) for folder in FOLDERS]
     library = build_library("native", in_library, flags, _includes(), headers, of_xla)
     with_xla = [source for source in TESTS if _uses_xla(source)]
     others = [source for source in TESTS if source not in with_xla]
@@ -69,7 +65,12 @@ def _libraries(flags: Sequence[str]) -> tuple[Path, Path]:
 
 
 def _uses_xla(source: Path) -> bool:
-    return source.parent.name in ("xla", "cuda") or source.name.startswith(USE_XLA)
+    return source.parent in FOLDERS[4:] or source.name.startswith(USE_XLA)
+
+
+def _sources(folder: Path) -> list[Path]:
+    """Those that need no Python."""
+    return sorted(source for source in folder.glob("*.cc") if source.name != "python.cc")
 
 
 def build(flags: Sequence[str]) -> Path:
@@ -84,7 +85,7 @@ def build_with(source: Path, folder: Path) -> Path:
     """
     tests, library = _libraries(FLAGS)
     version, program = folder / f"{source.stem}.o", folder / "native-tests"
-    unit = sorted(source.parent.glob("*.cc"))
+    unit = _sources(source.parent)
     compile_unit(unit, [*FLAGS, "-w"], _includes(), version)  # whatever it is, it is the tests' to complain
     link([tests, version, library], FLAGS, program)
     return program

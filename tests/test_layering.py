@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import types
 
 import effects
@@ -96,6 +97,20 @@ def test_imports_make_no_circle():
 
     for module in MODULES:
         visit(module, [])
+
+
+NATIVE_NEEDS = {"custom_calls": {"asynchronous"}, "cuda": {"asynchronous", "custom_calls"}}
+"""The extensions whose native part includes that of others. A build leaves out what is not there."""
+
+
+def test_native_core_includes_no_extension():
+    """The native part of the core is built without those of extensions, and each of these with those that it names."""
+    sources = [path for path in (ROOT / "dispatch" / "native").rglob("*") if path.suffix in (".cc", ".h")]
+    assert sources and not any("extensions/" in path.read_text() for path in sources)
+    for folder in (ROOT / "extensions").glob("*/native"):
+        own = folder.parent.name
+        text = "".join(path.read_text() for path in folder.iterdir())
+        assert set(re.findall(r'#include "extensions/(\w+)/', text)) <= NATIVE_NEEDS.get(own, set()), own
 
 
 def test_imports_go_down_inside_effects():

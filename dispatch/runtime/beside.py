@@ -33,6 +33,10 @@ class Beside:
         """Whether all have returned in time, but those whose programs have failed, which may never do so."""
         return True
 
+    def are_exchanging(self) -> bool:
+        """Whether devices may wait for each other in what they exchange."""
+        return False
+
     def fail(self, program: ProgramKey) -> None:
         """This program fails on one of its devices: the others get nothing of it."""
 

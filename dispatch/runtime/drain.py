@@ -249,7 +249,7 @@ class Drain:
         if native.has_host_failures():
             self._failures.take_from_host_functions()
         self._failure_poll.look()
-        let_others_go_on(self._streams, self._failures, self.beside.fail)
+        let_others_go_on(self._streams, self._failures, self.beside)
         self._streams.forget_ended()
 
     def _show_texts(self, items: list[Any], calls: list[tuple[Any, Site | None]]) -> int:

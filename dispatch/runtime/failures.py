@@ -389,7 +389,7 @@ class Failures:
             for key, failure in failed:
                 self.add(key, failure)
             native.taken_host_failures()  # who comes meanwhile waits here, and finds them
-        log_warnings(native.take_gpu_warnings())
+        log_warnings(native.take_warnings())
 
     def _log_later(self) -> None:
         """Has failures logged if no caller is given them soon. With the lock."""

@@ -245,7 +245,7 @@ class Supervisor:
         return "\n".join([*lines, self._remedy()] if lines else [])
 
     def _shown_programs(self, functions: dict[int, Running]) -> Iterator[str]:
-        failed = {each.program: each for each in failed_on_some_devices(self._streams, native.any_operations())}
+        failed = {each.program: each for each in failed_on_some_devices(self._streams, self._drain.beside.are_exchanging())}
         for stream in self._streams.all():
             for number in (numbers := list(stream.calls))[:1]:
                 if (call := stream.calls.get(number)) is None:
@@ -272,7 +272,7 @@ class Supervisor:
                 yield f"- and {len(numbers) - 1} programs of thread {stream.thread} behind it"
 
     def _remedy(self) -> str:
-        if any(True for _ in failed_on_some_devices(self._streams, native.any_operations())):
+        if any(True for _ in failed_on_some_devices(self._streams, self._drain.beside.are_exchanging())):
             return REMEDY_FAILED
         if self._drain.running or self._drain.beside.unended():
             fail = config.stall_fail_seconds
@@ -435,13 +435,13 @@ def _answer_signals_with(waits: Callable[[], str]) -> Callable[[Config], None]:
 # Programs that have failed on some of their devices and are not over on the others.
 
 
-def let_others_go_on(streams: Streams, failures: Failures, fail: Callable[[ProgramKey], None]) -> None:
+def let_others_go_on(streams: Streams, failures: Failures, beside: Beside) -> None:
     """The others wait for what the devices that have failed would have done. In the order of effects these are left
     out, and exchanges fail, also those that were started since. If a callback has ended the program that is enough:
     the others' callbacks have their places, and are answered and counted there. The drain's leader calls it."""
-    for failed in failed_on_some_devices(streams, native.any_operations()):
+    for failed in failed_on_some_devices(streams, beside.are_exchanging()):
         for device in failed.devices:
             native.lose(*failed.program, device)
-        fail(failed.program)
+        beside.fail(failed.program)
         if not failures.has_ended(failed.program):
             native.end_program(*failed.program)

@@ -5,6 +5,7 @@ XLA numbers CPUs over all processes, and GPUs within each. The numbers of GPUs b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from effects import _jax
@@ -24,7 +25,7 @@ class Platform(NamedTuple):
         tokens_on_host: Whether native code reads and writes tokens and values where they lie. So the handlers count,
             and devices send each other what asynchronous collectives exchange.
         in_order: Whether a device runs programs in the order in which it gets them.
-        needs_driver: Whether the handlers call NVIDIA's driver.
+        is_usable: Asks this process whether handlers can be called there; None if they always can.
         first_device: Where the numbers of its devices begin in records.
     """
 
@@ -33,7 +34,7 @@ class Platform(NamedTuple):
     handlers: str | None
     tokens_on_host: bool
     in_order: bool = True
-    needs_driver: bool = False
+    is_usable: Callable[[], bool] | None = None
     first_device: int = 0
 
 
@@ -41,7 +42,7 @@ PLATFORMS = {
     row.name: row
     for row in (
         Platform("cpu", "native", "cpu", True, in_order=False),
-        Platform("cuda", "native", "CUDA", False, needs_driver=True, first_device=FIRST_GPU),
+        Platform("cuda", "callback", "CUDA", False, first_device=FIRST_GPU),  # `extensions/cuda` has handlers for it
         Platform("rocm", "callback", "ROCM", False),
         Platform("tpu", "callback", None, False),
     )

@@ -5,6 +5,7 @@ Its rules are loaded once a program has the first operation.
 
 from effects import _jax
 from effects.extensions.asynchronous import host_runs as host_runs
+from effects.lowering.native_module import native, register_handlers
 
 
 def _load_rules() -> None:
@@ -12,3 +13,4 @@ def _load_rules() -> None:
 
 
 _jax.when_imported("effects.extensions.asynchronous.start_and_done", _load_rules)
+register_handlers("cpu", native.operation_handlers())  # a program from elsewhere may come before any of here

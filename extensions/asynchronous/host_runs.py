@@ -198,6 +198,9 @@ class HostRuns(Beside):
         except BaseException as error:
             raise HostRunFailed(run.name, run.where) from error
 
+    def are_exchanging(self) -> bool:
+        return native.any_operations()
+
     def fail(self, program: ProgramKey) -> None:
         """This program fails on one of its devices: the others get nothing of it."""
         if native.any_operations():

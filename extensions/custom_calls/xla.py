@@ -20,7 +20,7 @@ def _register_custom_call_handler(platform: str) -> None:
     assert xla_name is not None
     in_plugin = platform != "cpu"
     _jax.register_ffi_type(wire.CUSTOM_CALL_STATE, *native.loaded_call_type(in_plugin), platform=xla_name)
-    stages = {stage: capsule for _, stage, capsule in native.custom_call_handlers(platform)}
+    stages = {stage: capsule for _, stage, capsule in native.custom_call_handlers(in_plugin)}
     jax.ffi.register_ffi_target(wire.CUSTOM_CALL_TARGET, stages, platform=xla_name)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.gpu.ptx import Kernel
 from tests.helpers import ROOT
 
-SOURCES = ROOT / "dispatch" / "native" / "cuda"
+SOURCES = ROOT / "extensions" / "cuda" / "native"
 MOST_COPIES = 8
 FLAG = 0x7000
 

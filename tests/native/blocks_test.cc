@@ -3,8 +3,8 @@
 #include <thread>
 #include <vector>
 
-#include "../../dispatch/native/producer/bytes.h"
 #include "check.h"
+#include "dispatch/native/producer/bytes.h"
 
 namespace effects::blocks_test {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "../../dispatch/native/wire.h"
+#include "dispatch/native/wire.h"
 
 namespace check {
 

@@ -8,12 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "../../dispatch/native/cuda/arrivals.h"
-#include "../../dispatch/native/cuda/driver.h"
-#include "../../dispatch/native/cuda/host_failures.h"
-#include "../../dispatch/native/cuda/launch.h"
-#include "../../dispatch/native/xla/runtime.h"
 #include "cuda_world.h"
+#include "dispatch/native/xla/host_failures.h"
+#include "dispatch/native/xla/runtime.h"
+#include "extensions/cuda/native/arrivals.h"
+#include "extensions/cuda/native/driver.h"
+#include "extensions/cuda/native/launch.h"
 
 namespace effects::cuda_arrivals_test {
 namespace {
@@ -118,7 +118,7 @@ TEST(test_arrivals_of_streams_that_wait_for_each_other) {
 TEST(test_arrivals_with_many_operands) {
   OnDevice cpu(On::kCpu, 2, drain().open(2, 0)), device(On::kCudaByKernel, 1, drain().open(1, 0));
   std::vector<Value> operands;
-  for (int32_t i = 0; i < 12; ++i) operands.push_back(i % 4 == 3 ? Bytes(0) : i % 4 == 1 ? Bytes(5) : Ints({i, i}));
+  for (int32_t i = 0; i < 12; ++i) operands.push_back(i % 4 == 3 ? RawBytes(0) : i % 4 == 1 ? RawBytes(5) : Ints({i, i}));
   std::vector<std::string> seen[2];
   for (OnDevice *each : {&cpu, &device})
     seen[each == &device] = Play({[&] {
@@ -159,11 +159,11 @@ TEST(test_kernel_that_cannot_be_loaded) {
       launches.wait(i);
       CHECK_EQ(StandIn_Calls("cuLaunchHostFunc"), ++host_functions);
     }
-    CHECK(cuda::host_failures().any());
-    const std::vector<std::string> warnings = cuda::host_failures().take_warnings();
+    CHECK(host_failures().any());
+    const std::vector<std::string> warnings = host_failures().take_warnings();
     CHECK_EQ(warnings.size(), size_t{1});
     CHECK(warnings[0].find("`" + std::string(function) + "` failed with error 221") != std::string::npos);
-    CHECK(!cuda::host_failures().any());
+    CHECK(!host_failures().any());
     CHECK_EQ(StandIn_Contexts(), 0);
   }
   CHECK_EQ(StandIn_Calls("cuModuleLoadData"), 2);

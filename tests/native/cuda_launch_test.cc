@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "../../dispatch/native/cuda/host_failures.h"
-#include "../../dispatch/native/cuda/pinned.h"
-#include "../../dispatch/native/xla/runtime.h"
 #include "cuda_world.h"
+#include "dispatch/native/xla/host_failures.h"
+#include "dispatch/native/xla/runtime.h"
+#include "extensions/cuda/native/pinned.h"
 
 namespace effects::cuda_launch_test {
 namespace {
@@ -150,7 +150,7 @@ TEST(test_failure_of_a_host_function) {
   CHECK(wrong.record(device.token.token, 1).empty());
   device.synchronize();
   CHECK(launching.record(device.token.token, 1).empty());
-  std::vector<cuda::HostFailure> failures = cuda::host_failures().take();
+  std::vector<HostFailure> failures = host_failures().take();
   CHECK_EQ(failures.size(), size_t{1});
   CHECK(failures[0].thread == 1 && failures[0].epoch == device.token.token.epoch);
   CHECK(Has(failures[0].text, "could not be published when its values had been copied from the device: A token has"));
@@ -158,7 +158,7 @@ TEST(test_failure_of_a_host_function) {
 
   CHECK(launching.record(device.token.token, 1, /*token_size=*/8).empty()); // not even the first is a token
   device.synchronize();
-  failures = cuda::host_failures().take();
+  failures = host_failures().take();
   CHECK_EQ(failures.size(), size_t{1});
   CHECK_EQ(failures[0].thread, kPlainThread);
 }

@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "../../dispatch/native/cuda/host_failures.h"
-#include "../../dispatch/native/operations/ticket.h"
-#include "../../dispatch/native/xla/custom_call.h"
-#include "../../dispatch/native/xla/runtime.h"
 #include "cuda_world.h"
+#include "dispatch/native/xla/host_failures.h"
+#include "dispatch/native/xla/runtime.h"
+#include "extensions/asynchronous/native/ticket.h"
+#include "extensions/custom_calls/native/custom_call.h"
 #include "token_effects/custom_call.h"
 
 namespace effects::cuda_operations_test {
@@ -92,13 +92,13 @@ TEST(test_unknown_tickets_fail_their_program) {
   CHECK(Take(loaded, token, Buffer(ticket), got, false).empty());
   device.synchronize();
   CHECK(got.bytes() == Ints({0, 0}).bytes);
-  CHECK(cuda::host_failures().take().empty());
+  CHECK(host_failures().take().empty());
   StoreTickets(reinterpret_cast<float *>(ticket.bytes.data()), 1, 41);
   const Buffer unknown(ticket), other(Ints({7, 7}));
   for (int i = 0; i < 2; ++i) CHECK(Take(loaded, token, unknown, other, false).empty());
   device.synchronize();
   CHECK(other.bytes() == Ints({0, 0}).bytes);
-  const std::vector<cuda::HostFailure> failures = cuda::host_failures().take();
+  const std::vector<HostFailure> failures = host_failures().take();
   CHECK_EQ(failures.size(), size_t{1});
   CHECK_EQ(failures[0].thread, uint32_t{1});
   CHECK(failures[0].text.find("An asynchronous operation failed when the device had come to it: The operation that is "
@@ -125,7 +125,7 @@ TEST(test_failed_programs_get_zeros) {
   device.synchronize();
   CHECK(got.bytes() == Ints({0, 0}).bytes);
   CHECK(!operations().any());
-  CHECK_EQ(cuda::host_failures().take().size(), size_t{1});
+  CHECK_EQ(host_failures().take().size(), size_t{1});
   CHECK_EQ(Play({}, 1).size(), size_t{0});
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
@@ -186,6 +186,7 @@ XLA_FFI_DEFINE_HANDLER(kSpeak, Speak, xla::ffi::Ffi::Bind().Ctx<token_effects::C
 // What a handler says has its place where the stream comes to the call, between the records around it, though the
 // handler has run before. The token on the device has counted it, and goes on as it was where nothing can be published.
 TEST(test_messages_of_custom_calls) {
+  cuda::PublishMessagesOfCustomCalls(); // as when Python loads the module
   OnDevice device(On::kCuda, 1, drain().open(1, 0));
   Launching launching(device);
   LoadedPluginCall::id.type_id = 3;
@@ -195,7 +196,7 @@ TEST(test_messages_of_custom_calls) {
                                                  xla::ffi::Span<const int64_t>(nullptr, 0), kDescription);
   Loaded loaded{0, device.stream, call.get()};
   void *execute = nullptr;
-  for (const Handler &handler : cuda::CustomCallHandlers())
+  for (const Handler &handler : CustomCallHandlers(/*in_plugin=*/true))
     if (std::strcmp(handler.stage, "execute") == 0) execute = handler.function;
   const auto speak = [&](const Buffer &token) {
     Frame frame(loaded);

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "../../dispatch/native/xla/runtime.h"
 #include "cuda_world.h"
+#include "dispatch/native/xla/runtime.h"
 
 namespace effects::cuda_test {
 namespace {
@@ -42,10 +42,10 @@ std::vector<std::string> Compare(const std::vector<Body> &bodies) {
 TEST(test_records_are_those_of_a_cpu) {
   const std::vector<std::string> seen = Compare({[](OnDevice &device) {
     CHECK(device.record(11, kOrderedTrait, {Ints({1})}).empty());
-    CHECK(device.record(12, kOrderedTrait, {Ints({}), Bytes(5), Ints({2, 3})}).empty());
+    CHECK(device.record(12, kOrderedTrait, {Ints({}), RawBytes(5), Ints({2, 3})}).empty());
     CHECK(device.record(13, 0, {Ints({4})}).empty());
     CHECK(device.record(14, kOrderedTrait, {}).empty());
-    CHECK(device.record(15, kOrderedTrait | kRecordIsCallback, {Bytes(400000)}).empty());
+    CHECK(device.record(15, kOrderedTrait | kRecordIsCallback, {RawBytes(400000)}).empty());
     CHECK(device.record(16, kOrderedTrait | kRecordCloses, {Ints({5})}).empty());
   }});
   CHECK_EQ(seen.size(), size_t{6});

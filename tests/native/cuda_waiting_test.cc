@@ -3,8 +3,8 @@
 #include <thread>
 #include <vector>
 
-#include "../../dispatch/native/xla/runtime.h"
 #include "cuda_world.h"
+#include "dispatch/native/xla/runtime.h"
 
 namespace effects::cuda_waiting_test {
 namespace {

@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "../../dispatch/native/xla/runtime.h"
+#include "dispatch/native/xla/runtime.h"
 
 namespace effects {
 
@@ -20,7 +20,7 @@ Value Ints(std::vector<int32_t> numbers) {
           std::string(reinterpret_cast<const char *>(numbers.data()), numbers.size() * sizeof(int32_t))};
 }
 
-Value Bytes(size_t size) {
+Value RawBytes(size_t size) {
   std::string bytes;
   for (size_t i = 0; i < size; ++i) bytes += static_cast<char>('a' + i % 26);
   return {XLA_FFI_DataType_U8, {static_cast<int64_t>(size)}, bytes};
@@ -235,14 +235,14 @@ std::string OnDevice::close(uint32_t devices) {
 std::string OnDevice::plain(uint64_t site, int64_t traits, std::vector<Value> operands) {
   std::string error;
   // Something stands in the place of the runtime's own token.
-  if ((traits & kRecordIsOrdered) != 0) operands = With({Bytes(0)}, operands);
+  if ((traits & kRecordIsOrdered) != 0) operands = With({RawBytes(0)}, operands);
   return run({kPlainTarget, &load(kPlainTarget, site, traits, error), operands, 0, token, /*has_token=*/false});
 }
 
 std::string OnDevice::plain_call(uint64_t site, int64_t traits, std::vector<Value> operands) {
   std::string error;
-  if ((traits & kRecordIsOrdered) != 0) operands = With({Bytes(0)}, operands);
-  results.push_back(Bytes(0)); // in the place of the token
+  if ((traits & kRecordIsOrdered) != 0) operands = With({RawBytes(0)}, operands);
+  results.push_back(RawBytes(0)); // in the place of the token
   error = run({kPlainCallTarget, &load(kPlainCallTarget, site, traits, error), operands, 0, token,
                /*has_token=*/false, /*has_results=*/true});
   results.pop_back();

@@ -12,11 +12,11 @@
 #include <tuple>
 #include <vector>
 
-#include "../../dispatch/native/cuda/driver.h"
-#include "../../dispatch/native/cuda/handlers.h"
-#include "../../dispatch/native/cuda/launch.h"
-#include "../../dispatch/native/xla/bodies.h"
+#include "dispatch/native/xla/bodies.h"
 #include "driver/stand_in.h"
+#include "extensions/cuda/native/driver.h"
+#include "extensions/cuda/native/handlers.h"
+#include "extensions/cuda/native/launch.h"
 #include "records.h"
 #include "xla.h"
 
@@ -33,7 +33,7 @@ struct Value {
 };
 Value ValueOf(const DeviceToken &token);
 Value Ints(std::vector<int32_t> numbers);
-Value Bytes(size_t size);
+Value RawBytes(size_t size);
 
 // A device, and a program that it runs: one token, which counts as programs do.
 class OnDevice {
@@ -62,7 +62,7 @@ public:
   void unload();
 
   DeviceToken token;
-  std::vector<Value> results{Ints({0, 0}), Bytes(0)}; // of the calls
+  std::vector<Value> results{Ints({0, 0}), RawBytes(0)}; // of the calls
   void *stream = nullptr;
 
 private:

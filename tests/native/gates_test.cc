@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "../../dispatch/native/order/gates.h"
 #include "check.h"
+#include "dispatch/native/order/gates.h"
 
 namespace effects::gates_test {
 namespace {

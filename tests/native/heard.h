@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "../../dispatch/native/drain/replies.h"
 #include "check.h"
+#include "dispatch/native/drain/replies.h"
 
 namespace effects {
 

@@ -6,8 +6,8 @@
 #include <thread>
 #include <vector>
 
-#include "../../dispatch/native/operations/operations.h"
 #include "check.h"
+#include "extensions/asynchronous/native/operations.h"
 
 namespace effects::operations_test {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "../../dispatch/native/order/release_order.h"
 #include "check.h"
+#include "dispatch/native/order/release_order.h"
 
 namespace effects {
 

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "../../dispatch/native/xla/overlay.h"
-#include "../../dispatch/native/xla/targets.h"
 #include "check.h"
+#include "extensions/custom_calls/native/overlay.h"
+#include "extensions/custom_calls/native/targets.h"
 #include "xla.h"
 
 namespace effects::overlay_test {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "../../dispatch/native/drain/batch.h"
+#include "dispatch/native/drain/batch.h"
 
 namespace effects {
 

@@ -1,5 +1,5 @@
 // Per-device regions: whatever order records and markers arrive in, records leave by (phase, index, device).
-#include "../../dispatch/native/order/release_order.h"
+#include "dispatch/native/order/release_order.h"
 
 #include <algorithm>
 #include <string>

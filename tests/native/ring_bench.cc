@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "../../dispatch/native/drain/drain.h"
-#include "../../dispatch/native/producer/publisher.h"
+#include "dispatch/native/drain/drain.h"
+#include "dispatch/native/producer/publisher.h"
 
 namespace effects {
 namespace {

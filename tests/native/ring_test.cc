@@ -1,5 +1,5 @@
 // The ring: one producer, one consumer, nothing lost, nothing reordered, nothing overwritten too early.
-#include "../../dispatch/native/producer/ring.h"
+#include "dispatch/native/producer/ring.h"
 
 #include <algorithm>
 #include <deque>

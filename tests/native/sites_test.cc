@@ -1,5 +1,5 @@
 // Sites: what is known of a site stays for as long as a record of it may come, and no longer.
-#include "../../dispatch/native/drain/sites.h"
+#include "dispatch/native/drain/sites.h"
 
 #include <atomic>
 #include <limits>

@@ -1,7 +1,7 @@
 // A call that starts an asynchronous operation: what the handler gets is its own, and what it gives is the operation's.
 // And what a handler that is not started still sees when it answers later.
-#include "../../dispatch/native/xla/custom_call.h"
-#include "../../dispatch/native/xla/started_call.h"
+#include "extensions/custom_calls/native/custom_call.h"
+#include "extensions/custom_calls/native/started_call.h"
 
 #include <cstdint>
 #include <future>
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "../../dispatch/native/xla/runtime.h"
 #include "check.h"
+#include "dispatch/native/xla/runtime.h"
 
 namespace effects::started_call_test {
 namespace {

@@ -1,7 +1,7 @@
 // Texts of arrays. What NumPy makes of them is compared in Python: tests/effects/test_native_text.py.
-#include "../../dispatch/native/text/format.h"
-#include "../../dispatch/native/text/quotes.h"
-#include "../../dispatch/native/text/rows.h"
+#include "dispatch/native/text/format.h"
+#include "dispatch/native/text/quotes.h"
+#include "dispatch/native/text/rows.h"
 
 #include <cstddef>
 #include <cstring>

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "../../dispatch/native/producer/whole_values.h"
 #include "check.h"
+#include "dispatch/native/producer/whole_values.h"
 
 namespace effects::whole_values_test {
 namespace {

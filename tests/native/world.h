@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "../../dispatch/native/drain/drain.h"
-#include "../../dispatch/native/producer/publisher.h"
 #include "check.h"
+#include "dispatch/native/drain/drain.h"
+#include "dispatch/native/producer/publisher.h"
 #include "records.h"
 
 namespace effects {

@@ -11,8 +11,8 @@
 #include <variant>
 #include <vector>
 
-#include "../../dispatch/native/producer/device_token.h"
 #include "check.h"
+#include "dispatch/native/producer/device_token.h"
 #include "xla/ffi/api/ffi.h"
 
 struct XLA_FFI_Error {

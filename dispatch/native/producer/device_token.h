@@ -3,14 +3,25 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <stdexcept>
+#include <tuple>
 
 #include "../wire.h"
 #include "bytes.h"
 #include "token_cells.h"
 
 namespace effects {
+
+// A dispatched program.
+struct Program {
+  uint32_t thread, epoch;
+  friend bool operator<(const Program &a, const Program &b) {
+    return std::tie(a.thread, a.epoch) < std::tie(b.thread, b.epoch);
+  }
+};
+inline Program ProgramOf(const Token &token) { return {ThreadOf(token), token.epoch}; }
 
 struct DeviceToken {
   DeviceToken() = default;

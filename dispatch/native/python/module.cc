@@ -9,20 +9,15 @@
 #include <utility>
 #include <vector>
 
-#include "../cuda/arrivals.h"
-#include "../cuda/driver.h"
-#include "../cuda/handlers.h"
-#include "../cuda/host_failures.h"
-#include "../cuda/launch.h"
-#include "../xla/custom_call.h"
 #include "../xla/handlers.h"
+#include "../xla/host_failures.h"
 #include "../xla/runtime.h"
-#include "../xla/targets.h"
 #include "batch.h"
 #include "buffers.h"
 #include "direct_calls.h"
 #include "dispatcher.h"
 #include "exit.h"
+#include "extension.h"
 #include "print.h"
 #include "stream.h"
 #include "texts.h"
@@ -33,7 +28,6 @@
 namespace nb = nanobind;
 
 namespace effects {
-namespace {
 
 nb::list ToList(const std::vector<Handler> &handlers) {
   nb::list all;
@@ -41,6 +35,8 @@ nb::list ToList(const std::vector<Handler> &handlers) {
     all.append(nb::make_tuple(handler.target, handler.stage, nb::capsule(handler.function)));
   return all;
 }
+
+namespace {
 
 Token ToToken(nb::handle tuple) {
   Token token{nb::cast<uint32_t>(tuple[0]), nb::cast<uint32_t>(tuple[1]), nb::cast<uint32_t>(tuple[2]),
@@ -55,52 +51,23 @@ NB_MODULE(_native, m) {
   m.def("wire", &Wire);
 
   m.def("handlers", [] { return ToList(handlers()); });
-  m.def("cuda_handlers", [] { return ToList(cuda::handlers()); });
-  m.def("loaded_cuda_site_type", [] {
-    return nb::make_tuple(nb::capsule(cuda::LoadedCudaSiteTypeId()), nb::capsule(cuda::LoadedCudaSiteTypeInfo()));
-  });
-  // NVIDIA's driver: (library, version, why it cannot be used, or an empty text). The first call opens it.
-  m.def("cuda_driver", [] {
-    const cuda::DriverStatus status = cuda::driver_status();
-    return nb::make_tuple(status.library, status.version, status.why_none);
-  });
-  // Whether the host learns by a kernel of ours, and not by a host function, that a GPU has come to a record.
-  m.def("record_by_kernel",
-        [](bool by_kernel) { cuda::set_arrive(by_kernel ? cuda::Arrive::kByKernel : cuda::Arrive::kByHostFunction); });
-  // What has failed in GPUs' host functions since the last call: (thread, epoch, text) of each.
-  m.def("taken_host_failures", [] { cuda::host_failures().taken(); });
-  m.def("has_host_failures", [] { return cuda::host_failures().any(); });
+  // What has failed in host functions of devices since the last call: (thread, epoch, text) of each.
+  m.def("taken_host_failures", [] { host_failures().taken(); });
+  m.def("has_host_failures", [] { return host_failures().any(); });
   m.def("take_host_failures", [] {
     nb::list all;
-    for (const cuda::HostFailure &failure : cuda::host_failures().take())
+    for (const HostFailure &failure : host_failures().take())
       all.append(nb::make_tuple(failure.thread, failure.epoch, failure.text));
     return all;
   });
-  // What there is to log about GPUs, since the last call.
-  m.def("take_gpu_warnings", [] {
+  // What there is to log about devices, since the last call.
+  m.def("take_warnings", [] {
     nb::list all;
-    for (const std::string &text : cuda::host_failures().take_warnings()) all.append(text);
+    for (const std::string &text : host_failures().take_warnings()) all.append(text);
     return all;
   });
   m.def("loaded_site_type",
         [] { return nb::make_tuple(nb::capsule(LoadedSiteTypeId()), nb::capsule(LoadedSiteTypeInfo())); });
-
-  // Custom calls of the user's: `handler` is an address.
-  m.def("custom_call_handlers", [](const std::string &platform) {
-    return ToList(platform == "cuda" ? cuda::CustomCallHandlers() : CustomCallHandlers(platform != "cpu"));
-  });
-  m.def("loaded_call_type", [](bool in_plugin) {
-    return nb::make_tuple(nb::capsule(LoadedCallTypeId(in_plugin)), nb::capsule(LoadedCallTypeInfo(in_plugin)));
-  });
-  m.def("set_target", [](const std::string &name, const std::string &platform, uintptr_t handler) {
-    return targets().set(name, platform, reinterpret_cast<UserHandler>(handler));
-  });
-  m.def("take_custom_call_failure", [](uint64_t number) -> nb::object {
-    const auto failure = custom_call_failures().take(number);
-    if (!failure) return nb::none();
-    return nb::make_tuple(failure->target, failure->where, failure->code,
-                          nb::bytes(failure->message.data(), failure->message.size()));
-  });
 
   nb::set_leak_warnings(false); // the streams that are left when the process ends are left for good
   nb::class_<Caller>(m, "Caller")
@@ -146,10 +113,7 @@ NB_MODULE(_native, m) {
   // Whether tracing is forbidden to the calling thread; afterwards it is not.
   m.def("take_tracing_forbidden", &TracingForbidden::take);
   m.def("abandon", &AbandonCalls);
-  m.def("fail", [](uint32_t thread, uint32_t epoch) {
-    operations().fail({thread, epoch}, kProgramFailed);
-    drain().fail(thread, epoch);
-  });
+  m.def("fail", [](uint32_t thread, uint32_t epoch) { FailProgram({thread, epoch}, kProgramFailed); });
   m.def("wait_for_begun", &WaitForBegun);
   m.def("open_gates", [](uint32_t thread, uint32_t first, uint32_t count) {
     for (uint32_t i = 0; i < count && gates().any(); ++i) gates().open(thread, first + i);
@@ -158,9 +122,8 @@ NB_MODULE(_native, m) {
   m.def("number_anew", [](uint32_t thread) { drain().number_anew(thread); });
   m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });
   m.def("stop", [] {
-    wake_up().stop(); // first: what is published may wait for room in a ring
     nb::gil_scoped_release without_gil;
-    cuda::arrivals().stop();
+    Stop();
   });
   m.def("wait", &WaitUntil, nb::arg("done"), nb::arg("timeout").none(), nb::arg("nested"));
   m.def("advance", [](uint32_t plain) { progress().advance(plain); });
@@ -241,24 +204,6 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release; // a device that gets an error may go on in this thread
     drain().lose(thread, epoch, device);
   });
-  m.def("any_operations", [] { return operations().any(); });
-  m.def("fail_operations", [](uint32_t thread, uint32_t epoch, const std::string &why) {
-    nb::gil_scoped_release release;
-    operations().fail({thread, epoch}, why);
-  });
-  m.def("started_operations", [](uint32_t thread, uint32_t epoch) -> nb::object {
-    const std::optional<uint32_t> started = operations().started({thread, epoch});
-    return started ? nb::cast(*started) : nb::none();
-  });
-  // Of a program that has ended. Returns how many were not done; None if it has failed.
-  m.def("end_operations", [](uint32_t thread, uint32_t epoch) -> nb::object {
-    std::optional<size_t> not_done;
-    {
-      nb::gil_scoped_release release;
-      not_done = operations().end({thread, epoch});
-    }
-    return not_done ? nb::cast(*not_done) : nb::none();
-  });
   m.def("hold", [](uint32_t thread) { drain().hold(thread); });
   m.def("let_go", [](uint32_t thread) { drain().let_go(thread); });
   m.def("fail_replies", [](const std::string &why) {
@@ -296,6 +241,8 @@ NB_MODULE(_native, m) {
     all["high_water"] = stats.high_water.load();
     return all;
   });
+
+  for (const Extension::Define define : Extension::all()) define(m);
 }
 
 } // namespace

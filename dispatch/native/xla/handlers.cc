@@ -180,6 +180,8 @@ XLA_FFI_DEFINE_HANDLER(
 
 } // namespace
 
+void *LoadSiteHandler() { return reinterpret_cast<void *>(kRegisterSite); }
+
 const std::vector<Handler> &handlers() {
   static constexpr char kLoad[] = "instantiate", kRun[] = "execute";
   const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
@@ -199,9 +201,7 @@ const std::vector<Handler> &handlers() {
         {kPlainTarget, kRun, pointer(kPlain)},
         {kPlainCallTarget, kLoad, pointer(kRegisterSite)},
         {kPlainCallTarget, kRun, pointer(kPlainCall)},
-        {kBeginTarget, kLoad, pointer(kRegisterSite)},
     };
-    for (const Handler &handler : OperationHandlers()) handlers->push_back(handler);
     return handlers;
   }();
   return *all;

@@ -58,8 +58,8 @@ void *LoadedSiteTypeInfo();
 
 const std::vector<Handler> &handlers();
 
-// The handlers of asynchronous operations, those of stages that are theirs alone: for the table in handlers.cc.
-std::vector<Handler> OperationHandlers();
+// The stage of handlers with a site of their own that makes a LoadedSite.
+void *LoadSiteHandler();
 
 // The handlers of a region: for the table in handlers.cc.
 void *EnterHandler();

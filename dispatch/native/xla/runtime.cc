@@ -35,12 +35,12 @@ Sites &sites() {
   static auto *const instance = new Sites();
   return *instance;
 }
-Operations &operations() {
-  static auto *const instance = new Operations();
-  return *instance;
-}
 Gates &gates() {
   static auto *const instance = new Gates();
+  return *instance;
+}
+Listeners &listeners() {
+  static auto *const instance = new Listeners();
   return *instance;
 }
 Replies &replies() {
@@ -71,6 +71,16 @@ void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans
 void PublishClose(const Span &tokens, const Token &first, int32_t device, uint32_t devices) {
   publisher().publish(Kind::kClose, devices, first, device, &tokens, 1);
   if (wake_up().has_barriers()) wake_up().wake_now();
+}
+
+void FailProgram(const Program &program, const std::string &why) {
+  for (const auto &listener : listeners().when_program_fails) listener(program, why);
+  drain().fail(program.thread, program.epoch);
+}
+
+void Stop() {
+  wake_up().stop(); // first: what is published may wait for room in a ring
+  for (const auto &listener : listeners().when_stopped) listener();
 }
 
 bool FailIfStopped(uint32_t reply) {

@@ -3,12 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
 
 #include "../drain/drain.h"
 #include "../drain/replies.h"
 #include "../drain/sites.h"
 #include "../drain/wake_up.h"
-#include "../operations/operations.h"
 #include "../order/gates.h"
 #include "../producer/device_token.h"
 #include "../producer/publisher.h"
@@ -22,7 +24,6 @@ Drain &drain();
 Progress &progress();
 Sites &sites();
 Replies &replies();
-Operations &operations();
 Gates &gates();
 
 // The token of the next effect; `has_published`: whether this device has published the one that is here.
@@ -38,6 +39,20 @@ void PublishClose(const Span &tokens, const Token &first, int32_t device, uint32
 
 // When the process ends nothing is answered any more: fails the reply of this number then.
 bool FailIfStopped(uint32_t reply);
+
+// Why what waits fails when another device of its program has, if that is all that is known.
+inline constexpr char kProgramFailed[] = "Another device of the program has failed.";
+
+// The program fails: nothing more of its order is waited for, and what extensions have of it fails too.
+void FailProgram(const Program &program, const std::string &why);
+// The process ends: nothing is replayed any more.
+void Stop();
+// What extensions do besides. They add it when the module is loaded.
+struct Listeners {
+  std::vector<std::function<void(const Program &program, const std::string &why)>> when_program_fails;
+  std::vector<std::function<void()>> when_stopped;
+};
+Listeners &listeners();
 
 // A stage of a handler, as XLA is told of it.
 struct Handler {

@@ -83,7 +83,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.operands_are_not_copied",
-        "dispatch/native/xla/started_call.cc",
+        "extensions/custom_calls/native/started_call.cc",
         "    if (size != 0) std::memcpy(memory.get(), BufferOf(frame.args.args[i]).data, size);\n",
         "",
         "A handler that is started does not get its operands.",
@@ -91,7 +91,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.not_in_place",
-        "dispatch/native/xla/started_call.cc",
+        "extensions/custom_calls/native/started_call.cc",
         "      if (BufferOf(frame.args.args[j]).data == data) memory",
         "      if (false) memory",
         "A handler that is started and works in place has its result elsewhere.",
@@ -99,7 +99,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.buffers_of_later_answers",
-        "dispatch/native/xla/custom_call.cc",
+        "extensions/custom_calls/native/custom_call.cc",
         "  for (XLA_FFI_Buffer &buffer : buffers_) pointers_.push_back(&buffer);\n",
         "  pointers_.assign(frame.args.args, frame.args.args + frame.args.size);\n"
         "  pointers_.insert(pointers_.end(), frame.rets.rets, frame.rets.rets + frame.rets.size);\n",

@@ -147,7 +147,7 @@ SLIPS = (
     Slip(
         "failures.later_exchanges",
         "dispatch/runtime/supervisor.py",
-        "        fail(failed.program)\n",
+        "        beside.fail(failed.program)\n",
         "",
         "Exchanges that devices begin after another has failed wait for it.",
         ("tests/dispatch/devices/test_lost_device.py::test_exchanges_that_begin_later_fail",),

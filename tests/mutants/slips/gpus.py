@@ -9,7 +9,7 @@ FOR_GPUS = "tests/extensions/asynchronous/test_for_gpus.py"
 SLIPS = (
     Slip(
         "gpus.messages_are_not_counted",
-        "dispatch/native/cuda/custom_call.cc",
+        "extensions/cuda/native/custom_call.cc",
         "                            StoreToken(own, results[0].data);\n",
         "",
         "The token on the device goes on as if a handler had printed nothing.",
@@ -17,15 +17,15 @@ SLIPS = (
     ),
     Slip(
         "gpus.failure_ends_no_program",
-        "dispatch/native/cuda/host_failures.cc",
-        "      drain().fail(program.thread, program.epoch);\n",
+        "dispatch/native/xla/runtime.cc",
+        "  drain().fail(program.thread, program.epoch);\n",
         "",
         "The order waits for a record that a host function could not publish.",
         (f"{OPERATIONS}::test_unknown_tickets_fail_their_program",),
     ),
     Slip(
         "gpus.other_devices_fail_again",
-        "dispatch/native/cuda/host_failures.cc",
+        "dispatch/native/xla/host_failures.cc",
         "    if (!is_known && program.thread != kPlainThread) failed_.push_back(program);\n",
         "",
         "A program that fails on several devices, or twice, raises a failure for each.",
@@ -33,7 +33,7 @@ SLIPS = (
     ),
     Slip(
         "gpus.flag_is_set_before",
-        "dispatch/native/cuda/launch.cc",
+        "extensions/cuda/native/launch.cc",
         "  new (to) std::atomic<uint32_t>(0);\n",
         "  new (to) std::atomic<uint32_t>(1);\n",
         "A record is taken for one that has come when it is launched.",

@@ -40,7 +40,7 @@ SLIPS = (
     ),
     Slip(
         "threads.errors_of_handlers",
-        "dispatch/native/xla/overlay.cc",
+        "extensions/custom_calls/native/overlay.cc",
         "  std::lock_guard lock(mutex);\n  errors[error] =",
         "  errors[error] =",
         "Handlers that fail on several devices at a time have each other's texts, or crash.",

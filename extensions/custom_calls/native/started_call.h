@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "../operations/operations.h"
-#include "../producer/bytes.h"
+#include "dispatch/native/producer/bytes.h"
+#include "extensions/asynchronous/native/operations.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace effects {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "../producer/bytes.h"
+#include "dispatch/native/producer/bytes.h"
 #include "driver.h"
 #include "pinned.h"
 

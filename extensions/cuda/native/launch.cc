@@ -5,8 +5,8 @@
 #include <new>
 #include <utility>
 
-#include "../wire.h"
 #include "arrivals.h"
+#include "dispatch/native/wire.h"
 #include "kernel.h"
 
 namespace effects::cuda {

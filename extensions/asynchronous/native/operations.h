@@ -21,21 +21,12 @@
 #include <utility>
 #include <vector>
 
-#include "../drain/threads.h"
-#include "../producer/bytes.h"
-#include "../wire.h"
+#include "dispatch/native/drain/threads.h"
+#include "dispatch/native/producer/bytes.h"
+#include "dispatch/native/producer/device_token.h"
+#include "dispatch/native/wire.h"
 
 namespace effects {
-
-// Why what waits fails when another device of its program has, if that is all that is known.
-inline constexpr char kProgramFailed[] = "Another device of the program has failed.";
-
-struct Program {
-  uint32_t thread, epoch;
-  friend bool operator<(const Program &a, const Program &b) {
-    return std::tie(a.thread, a.epoch) < std::tie(b.thread, b.epoch);
-  }
-};
 
 // A block and how much of it counts.
 struct Bytes {
@@ -114,7 +105,7 @@ private:
     std::string error;    // why they will never be
     std::vector<Waiting> waiting;
     std::string give(uint32_t lane, const std::vector<Out> &outs) const; // what was wrong
-    std::optional<InboxKey> inbox; // of an exchange
+    std::optional<InboxKey> inbox;                                       // of an exchange
     std::vector<uint32_t> senders;
   };
   struct OfProgram {
@@ -132,5 +123,8 @@ private:
   std::mutex mutex_;           // guards all below
   std::map<Program, OfProgram> programs_;
 };
+
+// The process's own.
+Operations &operations();
 
 } // namespace effects

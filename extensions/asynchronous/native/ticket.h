@@ -1,5 +1,5 @@
-// A future's only array is its ticket. Two floats hold the operation's number, and a third which of its lanes it is for:
-// floats, since the derivative by an integer would vanish. Zeros are a future of zeros.
+// A future's only array is its ticket. Two floats hold the operation's number, and a third which of its lanes it is
+// for: floats, since the derivative by an integer would vanish. Zeros are a future of zeros.
 #pragma once
 
 #include <cstddef>

@@ -4,12 +4,12 @@
 #include <string_view>
 #include <vector>
 
-#include "../operations/operations.h"
-#include "../operations/ticket.h"
-#include "handlers.h"
-#include "operands.h"
-#include "operation_bindings.h"
-#include "operation_bodies.h"
+#include "bindings.h"
+#include "bodies.h"
+#include "dispatch/native/xla/handlers.h"
+#include "dispatch/native/xla/operands.h"
+#include "operations.h"
+#include "ticket.h"
 
 namespace effects {
 
@@ -111,7 +111,8 @@ XLA_FFI_DEFINE_HANDLER(kTake, Take, BindTake<ffi::DeviceOrdinal>().RemainingArgs
 
 std::vector<Handler> OperationHandlers() {
   const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
-  return {{kBeginTarget, "execute", pointer(kBegin)},
+  return {{kBeginTarget, "instantiate", LoadSiteHandler()},
+          {kBeginTarget, "execute", pointer(kBegin)},
           {kKeepTarget, "execute", pointer(kKeep)},
           {kPostTarget, "execute", pointer(kPost)},
           {kTakeTarget, "execute", pointer(kTake)}};

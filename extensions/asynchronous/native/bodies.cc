@@ -1,9 +1,9 @@
-#include "operation_bodies.h"
+#include "bodies.h"
 
 #include <cstring>
 #include <utility>
 
-#include "../operations/ticket.h"
+#include "ticket.h"
 
 namespace effects {
 

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "../producer/device_token.h"
-#include "../wire.h"
-#include "runtime.h"
+#include "dispatch/native/producer/device_token.h"
+#include "dispatch/native/wire.h"
+#include "dispatch/native/xla/runtime.h"
 #include "started_call.h"
 #include "targets.h"
 #include "xla/ffi/api/ffi.h"
@@ -112,8 +112,7 @@ std::vector<Handler> CustomCallHandlers(bool in_plugin);
 using PublishOnDevice = std::string (*)(const LoadedCall &call, XLA_FFI_CallFrame *frame, int32_t ordinal,
                                         const Span &token, const Out &next, std::vector<Message> messages);
 
-// The stage that calls the user's handler in XLA's plugin for GPUs. `publish`: null, if no call is
-// `on_device`.
-XLA_FFI_Error *ExecuteInPlugin(XLA_FFI_CallFrame *frame, PublishOnDevice publish);
+// Set once, before any call is `on_device`.
+void SetPublishOnDevice(PublishOnDevice publish);
 
 } // namespace effects

@@ -240,4 +240,9 @@ std::optional<size_t> Operations::end(const Program &program) {
   return not_done;
 }
 
+Operations &operations() {
+  static auto *const instance = new Operations(); // never destroyed: XLA's threads may outlive static objects
+  return *instance;
+}
+
 } // namespace effects

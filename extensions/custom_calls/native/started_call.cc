@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime.h"
+#include "dispatch/native/xla/runtime.h"
 
 namespace effects {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "../xla/handlers.h"
+#include "dispatch/native/xla/handlers.h"
 
 namespace effects::cuda {
 
@@ -34,7 +34,7 @@ const std::vector<Handler> &handlers();
 // Those of asynchronous operations, of stages that are theirs alone: for the table of all.
 std::vector<Handler> OperationHandlers();
 
-// The stages of the handler that calls the user's: see xla/custom_call.h.
-std::vector<Handler> CustomCallHandlers();
+// From now on messages of users' handlers on a GPU are published when their stream comes there.
+void PublishMessagesOfCustomCalls();
 
 } // namespace effects::cuda

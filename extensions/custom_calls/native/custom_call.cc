@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "../operations/ticket.h"
+#include "extensions/asynchronous/native/ticket.h"
 #include "overlay.h"
 
 namespace effects {
@@ -256,15 +256,15 @@ XLA_FFI_Error *Start(const LoadedCall &call, XLA_FFI_CallFrame *frame, CurrentCa
   XLA_FFI_Error *error;
   {
     UsersFrame users(frame, &now);
-    now.started = std::make_shared<StartedCall>(Program{ThreadOf(token.token), token.token.epoch}, device,
-                                                static_cast<uint32_t>(lanes), call.kept, *frame);
+    now.started =
+        std::make_shared<StartedCall>(ProgramOf(token.token), device, static_cast<uint32_t>(lanes), call.kept, *frame);
     users.use(*now.started);
     error = CallUser(now, frame);
   }
   StoreTickets(static_cast<float *>(tickets.data), lanes, now.started->number());
   effects::StoreToken(token, Result(frame, 1).data);
   if (error != nullptr)
-    operations().fail({ThreadOf(token.token), token.token.epoch}, kProgramFailed);
+    operations().fail(ProgramOf(token.token), kProgramFailed);
   else if (std::exchange(frame->future, nullptr) == nullptr)
     now.started->answer({});
   return error;
@@ -276,8 +276,10 @@ XLA_FFI_Error *LoadInPlugin(XLA_FFI_CallFrame *frame) {
   return frame->extension_start != nullptr ? (*kMetadata)(frame) : (*kInstantiateInPlugin)(frame);
 }
 
+PublishOnDevice publish_on_device = nullptr;
+
 template <typename Loaded>
-XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame, PublishOnDevice publish) {
+XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
   if (frame->extension_start != nullptr) return (*kMetadata)(frame);
   try {
     XLA_FFI_State_Get_Args state{XLA_FFI_State_Get_Args_STRUCT_SIZE, nullptr,     frame->ctx,
@@ -292,8 +294,8 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame, PublishOnDevice publish) {
     XLA_FFI_Error *error = call.starts ? Start(call, frame, now) : CallWithViews(frame, now);
     if (counts_here) effects::StoreToken(now.token, Result(frame, from_end).data);
     if (error != nullptr && counts_here) // other devices of the program may wait for what this one does not send
-      operations().fail({ThreadOf(now.token.token), now.token.token.epoch}, kProgramFailed);
-    if (!now.messages.empty() && publish != nullptr) {
+      operations().fail(ProgramOf(now.token.token), kProgramFailed);
+    if (!now.messages.empty() && publish_on_device != nullptr) {
       Span token{nullptr, 0};
       Out next{nullptr, 0};
       if (call.counts) {
@@ -301,7 +303,7 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame, PublishOnDevice publish) {
         next = {Result(frame, from_end).data, token.size};
       }
       const std::string wrong =
-          publish(call, frame, DeviceOf(frame->api, frame->ctx), token, next, std::move(now.messages));
+          publish_on_device(call, frame, DeviceOf(frame->api, frame->ctx), token, next, std::move(now.messages));
       if (!wrong.empty() && error == nullptr) error = FailInternally(now, wrong);
     }
     return error;
@@ -312,14 +314,9 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame, PublishOnDevice publish) {
   }
 }
 
-XLA_FFI_Error *ExecuteOnHost(XLA_FFI_CallFrame *frame) { return Execute<LoadedCall>(frame, nullptr); }
-XLA_FFI_Error *ExecuteOnOthers(XLA_FFI_CallFrame *frame) { return ExecuteInPlugin(frame, nullptr); }
-
 } // namespace
 
-XLA_FFI_Error *ExecuteInPlugin(XLA_FFI_CallFrame *frame, PublishOnDevice publish) {
-  return Execute<LoadedPluginCall>(frame, publish);
-}
+void SetPublishOnDevice(PublishOnDevice publish) { publish_on_device = publish; }
 
 CurrentCall *current_call() { return current; }
 
@@ -333,9 +330,9 @@ std::vector<Handler> CustomCallHandlers(bool in_plugin) {
   const auto pointer = [](auto *handler) { return reinterpret_cast<void *>(handler); };
   if (in_plugin)
     return {{kCustomCallTarget, "instantiate", pointer(&LoadInPlugin)},
-            {kCustomCallTarget, "execute", pointer(&ExecuteOnOthers)}};
+            {kCustomCallTarget, "execute", pointer(&Execute<LoadedPluginCall>)}};
   return {{kCustomCallTarget, "instantiate", pointer(kInstantiate)},
-          {kCustomCallTarget, "execute", pointer(&ExecuteOnHost)}};
+          {kCustomCallTarget, "execute", pointer(&Execute<LoadedCall>)}};
 }
 
 } // namespace effects

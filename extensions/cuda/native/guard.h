@@ -8,9 +8,9 @@
 #include <string_view>
 #include <utility>
 
-#include "../wire.h"
-#include "../xla/operands.h"
-#include "host_failures.h"
+#include "dispatch/native/wire.h"
+#include "dispatch/native/xla/host_failures.h"
+#include "dispatch/native/xla/operands.h"
 #include "launch.h"
 
 namespace effects::cuda {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "../xla/runtime.h"
+#include "runtime.h"
 
-namespace effects::cuda {
+namespace effects {
 
 namespace {
 
@@ -68,8 +68,7 @@ void HostFailures::note(const Span *token, const Said &said, const char *why) no
   // Only now: the program ends by this, and whoever waits for it asks what has failed.
   try {
     if (program.thread != kPlainThread) {
-      operations().fail(program, why);
-      drain().fail(program.thread, program.epoch);
+      FailProgram(program, why);
     }
     wake_up().wake_now();
   } catch (const std::exception &) { // nor to end it
@@ -81,4 +80,4 @@ HostFailures &host_failures() {
   return *instance;
 }
 
-} // namespace effects::cuda
+} // namespace effects

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "../operations/operations.h"
 #include "../producer/bytes.h"
+#include "../producer/device_token.h"
 
-namespace effects::cuda {
+namespace effects {
 
 // The text around the reason.
 struct Said {
@@ -23,9 +23,6 @@ struct Said {
 };
 inline constexpr Said kEffectLost{"An effect could not be published when its values had been copied from the device: ",
                                   " It is lost, and so are those after it in its program."};
-inline constexpr Said kOperationFailed{
-    "An asynchronous operation failed when the device had come to it: ",
-    " The program has gone on with zeros in its place, and its effects after that are lost."};
 
 // Of the program with this number; of no known program if the thread is `kPlainThread`.
 struct HostFailure {
@@ -73,4 +70,4 @@ private:
 // The process's own.
 HostFailures &host_failures();
 
-} // namespace effects::cuda
+} // namespace effects

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "../operations/ticket.h"
-#include "../xla/operation_bindings.h"
-#include "../xla/operation_bodies.h"
+#include "extensions/asynchronous/native/bindings.h"
+#include "extensions/asynchronous/native/bodies.h"
+#include "extensions/asynchronous/native/ticket.h"
 #include "guard.h"
 #include "handlers.h"
 
@@ -20,6 +20,10 @@ namespace effects::cuda {
 namespace ffi = xla::ffi;
 
 namespace {
+
+constexpr Said kOperationFailed{
+    "An asynchronous operation failed when the device had come to it: ",
+    " The program has gone on with zeros in its place, and its effects after that are lost."};
 
 Program ProgramOf(const Span &token) { return effects::ProgramOf(LoadToken(token).token); }
 

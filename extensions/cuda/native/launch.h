@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "../xla/operands.h"
+#include "dispatch/native/xla/operands.h"
 #include "driver.h"
 #include "pinned.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "../xla/custom_call.h"
+#include "extensions/custom_calls/native/custom_call.h"
 #include "guard.h"
 #include "handlers.h"
 
@@ -68,15 +68,8 @@ std::string PublishMessages(const LoadedCall &call, XLA_FFI_CallFrame *frame, in
   }
 }
 
-XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) { return ExecuteInPlugin(frame, &PublishMessages); }
-
 } // namespace
 
-std::vector<Handler> CustomCallHandlers() {
-  std::vector<Handler> handlers = effects::CustomCallHandlers(/*in_plugin=*/true);
-  for (Handler &handler : handlers)
-    if (handler.stage == std::string_view("execute")) handler.function = reinterpret_cast<void *>(&Execute);
-  return handlers;
-}
+void PublishMessagesOfCustomCalls() { SetPublishOnDevice(&PublishMessages); }
 
 } // namespace effects::cuda

@@ -5,9 +5,9 @@
 #include <string_view>
 #include <utility>
 
-#include "../xla/bodies.h"
-#include "../xla/operands.h"
-#include "../xla/region_bindings.h"
+#include "dispatch/native/xla/bodies.h"
+#include "dispatch/native/xla/operands.h"
+#include "dispatch/native/xla/region_bindings.h"
 #include "guard.h"
 
 namespace effects::cuda {

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <string>
 
-#include "host_failures.h"
+#include "dispatch/native/xla/host_failures.h"
 
 namespace effects::cuda {
 namespace {

@@ -8,14 +8,12 @@
 #include <string_view>
 #include <vector>
 
-#include "../operations/operations.h"
-#include "../producer/bytes.h"
-#include "../producer/device_token.h"
-#include "handlers.h"
+#include "dispatch/native/producer/bytes.h"
+#include "dispatch/native/producer/device_token.h"
+#include "dispatch/native/xla/handlers.h"
+#include "operations.h"
 
 namespace effects {
-
-inline Program ProgramOf(const Token &token) { return {ThreadOf(token), token.epoch}; }
 
 // How many lanes there are, if each has one of these tickets; else the tickets are one operation's.
 size_t LanesOf(size_t bytes_of_tickets, bool by_lane);
@@ -33,5 +31,8 @@ uint32_t KeepValues(int32_t device, const Token &token, const Span *values, size
 // lane, later perhaps, and in another thread then. `where`: the user's line that asks.
 void TakeResults(int32_t device, const Token &token, const Span &tickets, bool by_lane, std::string_view where,
                  const std::vector<Out> &outs, const Operations::Done &done);
+
+// The handlers of CPUs.
+std::vector<Handler> OperationHandlers();
 
 } // namespace effects

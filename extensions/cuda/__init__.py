@@ -1,0 +1,23 @@
+"""Programs on NVIDIA's GPUs: handlers that put copies into streams, so that no stream waits for the host.
+
+Where there is no usable driver, or without this folder, effects come from a GPU by JAX's Python callbacks.
+"""
+
+import os
+
+from effects import _jax
+from effects._model import wire
+from effects._model.device import PLATFORMS
+from effects.lowering.native_module import native, register_handlers
+
+
+def _has_driver() -> bool:
+    """Whether handlers can call NVIDIA's driver here."""
+    _, _, why_none = native.cuda_driver()
+    return not why_none
+
+
+PLATFORMS["cuda"] = PLATFORMS["cuda"]._replace(records="native", is_usable=_has_driver)
+native.record_by_kernel(os.environ.get("EFFECTS_GPU_RECORDS") == "kernel")  # which is faster has not been measured
+_jax.register_ffi_type(wire.SITE_STATE, *native.loaded_cuda_site_type(), platform="CUDA")
+register_handlers("CUDA", native.cuda_handlers())

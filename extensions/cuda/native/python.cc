@@ -1,0 +1,32 @@
+// Programs on NVIDIA's GPUs, for Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "arrivals.h"
+#include "dispatch/native/python/extension.h"
+#include "driver.h"
+#include "handlers.h"
+#include "launch.h"
+
+namespace effects {
+
+namespace nb = nanobind;
+
+static const Extension of_cuda([](nb::module_ &m) {
+  listeners().when_stopped.push_back([] { cuda::arrivals().stop(); });
+  cuda::PublishMessagesOfCustomCalls();
+  m.def("cuda_handlers", [] { return ToList(cuda::handlers()); });
+  m.def("loaded_cuda_site_type", [] {
+    return nb::make_tuple(nb::capsule(cuda::LoadedCudaSiteTypeId()), nb::capsule(cuda::LoadedCudaSiteTypeInfo()));
+  });
+  // NVIDIA's driver: (library, version, why it cannot be used, or an empty text). The first call opens it.
+  m.def("cuda_driver", [] {
+    const cuda::DriverStatus status = cuda::driver_status();
+    return nb::make_tuple(status.library, status.version, status.why_none);
+  });
+  // Whether the host learns by a kernel of ours, and not by a host function, that a GPU has come to a record.
+  m.def("record_by_kernel",
+        [](bool by_kernel) { cuda::set_arrive(by_kernel ? cuda::Arrive::kByKernel : cuda::Arrive::kByHostFunction); });
+});
+
+} // namespace effects
