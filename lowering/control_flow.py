@@ -28,10 +28,9 @@ from effects.lowering.masks import (
     mask_lane_by_lane,
     register_mask_rule,
 )
-from effects.lowering.record import skip_p
 from effects.lowering.regions import ends_program, in_branch, in_region, inside, joins_error_vote, static_effect_counts
 from effects.lowering.summary import effects_of
-from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, skip_p
 
 
 @register_token_rule(_jax.cond_p)

@@ -17,11 +17,10 @@ from effects.lowering import host_path as _callbacks
 from effects.lowering import native_calls as _native
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.native_calls import calls_handlers, has_no_order, have_handlers
-from effects.lowering.record import close_p, record_p
 from effects.lowering.regions import OUTSIDE, in_region
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, check_mesh_p, lower_check_mesh, merge_replicas_p
 from effects.lowering.shards import checking_sharding
-from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
+from effects.lowering.tokens import TokenContext, Tokens, close_p, record_p, register_token_rule, token_key
 
 
 @register_token_rule(effect_p)

@@ -30,9 +30,9 @@ from effects._model.wire import (
     RecordTrait,
 )
 from effects.lowering.native_calls import refuse_missing_platform, refused_per_shard, register_site
-from effects.lowering.record import BoundaryMarkers, close_p, gate_p, skip_p
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
 from effects.lowering.sites import known_sites, publish_end, publish_in_program, publish_plain
+from effects.lowering.tokens import BoundaryMarkers, close_p, gate_p, skip_p
 
 MSG_WITHOUT_ORDER = (
     "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. There JAX keeps no "

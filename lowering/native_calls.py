@@ -44,10 +44,10 @@ from effects._model.wire import (
     call_traits,
     step_numbers,
 )
-from effects.lowering.record import NO_MARKERS, BoundaryMarkers, close_p, gate_p, skip_p
 from effects.lowering.shard_map import enter_p, leave_p
 from effects.lowering.shards import call_shards, call_whole
 from effects.lowering.sites import known_sites
+from effects.lowering.tokens import NO_MARKERS, BoundaryMarkers, close_p, gate_p, skip_p
 
 # Whether a program calls handlers of the native module, and who counts its effects.
 #

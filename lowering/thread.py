@@ -18,11 +18,19 @@ from effects import _jax
 from effects._model.after import after
 from effects._model.registry import Effect, registered_effects
 from effects.lowering.holders import Extra, find_holder
-from effects.lowering.others import others
-from effects.lowering.record import NO_MARKERS, BoundaryMarkers
+from effects.lowering.passes import others
 from effects.lowering.regions import InRegion, communicates, in_region, inside, joins_error_vote
 from effects.lowering.summary import effects_of, is_collective, is_ordered_record, summarize
-from effects.lowering.tokens import UNORDERED, TokenContext, TokenRule, Tokens, registered_rule, token_keys
+from effects.lowering.tokens import (
+    NO_MARKERS,
+    UNORDERED,
+    BoundaryMarkers,
+    TokenContext,
+    TokenRule,
+    Tokens,
+    registered_rule,
+    token_keys,
+)
 
 MSG_MISSING_RULE = (
     "Effect {effects} reached the primitive `{primitive}` at {where}, which has no token rule. Effects need one "

@@ -31,8 +31,8 @@ from effects.dispatch.runtime.parts import log_capacity_needed
 from effects.dispatch.runtime.runtime import runtime
 from effects.dispatch.runtime.streams import Stream, several_devices
 from effects.lowering.native_module import native
-from effects.lowering.others import others
-from effects.lowering.record import TOKEN_NAME
+from effects.lowering.passes import others
+from effects.lowering.tokens import TOKEN_NAME
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)

@@ -21,11 +21,10 @@ from effects import _jax
 from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits, domain_number
 from effects.dispatch.runtime.runtime import runtime
-from effects.lowering.others import others
-from effects.lowering.record import TOKEN_NAME, BoundaryMarkers, close_p, gate_p, record_p
+from effects.lowering.passes import others
 from effects.lowering.summary import Summary, summarize
 from effects.lowering.thread import last_record_closes, passes_of, thread_tokens
-from effects.lowering.tokens import token_key, token_keys
+from effects.lowering.tokens import TOKEN_NAME, BoundaryMarkers, close_p, gate_p, record_p, token_key, token_keys
 
 # `jax.jit` with a runtime token ahead of the arguments and output tokens behind the results.
 

@@ -245,7 +245,9 @@ class Supervisor:
         return "\n".join([*lines, self._remedy()] if lines else [])
 
     def _shown_programs(self, functions: dict[int, Running]) -> Iterator[str]:
-        failed = {each.program: each for each in failed_on_some_devices(self._streams, self._drain.beside.are_exchanging())}
+        failed = {
+            each.program: each for each in failed_on_some_devices(self._streams, self._drain.beside.are_exchanging())
+        }
         for stream in self._streams.all():
             for number in (numbers := list(stream.calls))[:1]:
                 if (call := stream.calls.get(number)) is None:
