@@ -69,7 +69,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
     def _set_plain(self, is_plain: bool) -> None:
         """`is_plain`: whether the newest call was that of a program without effects. The rest is for native code."""
-        self._quick = (True, self._plain_caller, self._plain) if is_plain else (False, self._caller, self._threaded)
+        self._fast_path = (True, self._plain_caller, self._plain) if is_plain else (False, self._caller, self._threaded)
 
     def _call(self, /, *args: Any, **kwargs: Any) -> Any:
         if not runs_now():
@@ -78,7 +78,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         try:
             _lower_attention()
             streams = runtime.streams
-            if self._quick[0]:
+            if self._fast_path[0]:
                 stream = streams.for_plain()
                 if stream.unpolled or runtime.failures.programs:
                     _raise_earlier(streams.current(), self._name)

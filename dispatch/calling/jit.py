@@ -135,7 +135,7 @@ class JitFunction(Dispatcher[P, R]):
 
 _OURS = frozenset(
     f"_{name}"
-    for name in ("caller", "fun", "name", "options", "plain", "plain_caller", "quick", "referable", "threaded")
+    for name in ("caller", "fast_path", "fun", "name", "options", "plain", "plain_caller", "referable", "threaded")
 ) | {"_awaits_results", "_without_tokens"}
 """The attributes that a jitted function has for itself. The others are those of the user's function, and what the user
 has set."""

@@ -170,14 +170,14 @@ def main():
     for (name, state), kind in itertools.product(STATES.items(), KINDS):
         for _ in range(2):
             _outcome(warm[kind], _call)
-        assert kind != "prints" or _is_quick(warm[kind]), f"slow before {name}"
+        assert kind != "prints" or _is_fast(warm[kind]), f"slow before {name}"
         again, first = _outcome(warm[kind], state), _outcome(_jitted(KINDS[kind]), state)
         if first != again:
             differ[f"{name}, {kind}"] = first, again
     print(json.dumps(differ))
 
 
-def _is_quick(f):
+def _is_fast(f):
     """Whether native code makes the next call."""
     entered = []
     sys.setprofile(lambda frame, event, _: entered.append(frame.f_code.co_qualname) if event == "call" else None)

@@ -11,7 +11,7 @@ namespace {
 
 // Names of attributes, made once.
 struct Names {
-  PyObject *quick = PyUnicode_InternFromString("_quick");
+  PyObject *fast_path = PyUnicode_InternFromString("_fast_path");
   PyObject *value = PyUnicode_InternFromString("value");
   PyObject *current_tokens = PyUnicode_InternFromString("current_tokens");
 };
@@ -21,10 +21,12 @@ const Names &names() {
   return all;
 }
 
-// What `Dispatcher._quick` has: whether its newest program has no effects, and what calls it.
-enum Quick { kIsPlain, kCaller, kFunction };
+// What `Dispatcher._fast_path` has: whether its newest program has no effects, and what calls it.
+enum FastPath { kIsPlain, kCaller, kFunction };
 
-nb::handle At(nb::handle quick, Quick which) { return NB_TUPLE_GET_ITEM(quick.ptr(), static_cast<Py_ssize_t>(which)); }
+nb::handle At(nb::handle fast_path, FastPath which) {
+  return NB_TUPLE_GET_ITEM(fast_path.ptr(), static_cast<Py_ssize_t>(which));
+}
 
 PyObject *CallDispatcher(PyObject *self, PyObject *args, PyObject *kwargs) {
   try {
@@ -69,9 +71,9 @@ bool QuickCalls::may_begin(const Stream &stream, const Caller &caller) const {
 // A program without effects finds out by itself whether jit is disabled, and whether an axis is named outside of
 // traces: JAX then calls no program, but what says that this is no call for it.
 nb::object QuickCalls::call(nb::handle self, nb::handle args, nb::handle kwargs) {
-  const nb::object quick = Get(self, names().quick);
-  const bool is_plain = At(quick, kIsPlain).is(nb::handle(Py_True));
-  const nb::handle caller = At(quick, kCaller), function = At(quick, kFunction);
+  const nb::object fast_path = Get(self, names().fast_path);
+  const bool is_plain = At(fast_path, kIsPlain).is(nb::handle(Py_True));
+  const nb::handle caller = At(fast_path, kCaller), function = At(fast_path, kFunction);
   Stream *const stream = Stream::here() == nullptr && is_plain ? nb::inst_ptr<Stream>(shared_) : Stream::here();
   if (attention_ != nothing_since_ || stream == nullptr || stream->is_nested()) return CallSlowly(self, args, kwargs);
   if (PyDict_Size(stream->unpolled.ptr()) != 0) return CallSlowly(self, args, kwargs);
