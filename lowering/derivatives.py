@@ -15,6 +15,7 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._jax import patches
+from effects._model.content import HandlerContent
 from effects._model.site import Site
 from effects.lowering.holders import describe, find_holder
 from effects.lowering.masks import mask_effects
@@ -172,7 +173,7 @@ def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., A
                 outs = [False] * len(eqn.outvars)
                 return eqn, None, outs, outs, []
             for site in set[Site]().union(*(summarize(inner).sites for inner in _jax.jaxprs_in(eqn.params))):
-                if site.results is not None or site.content.calls_handler:
+                if site.results is not None or isinstance(site.content, HandlerContent):
                     _refuse_unavailable(site=site)
             raise
         if known is not None and staged is not None and has_effects(eqn):

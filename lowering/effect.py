@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from effects import _errors as errors
 from effects import _jax
 from effects._api.print import print_grad_p
+from effects._model.callback import HostCall
 from effects._model.primitive import effect_p
 from effects._model.site import Site, size_operands
 from effects._model.wire import TOKEN_LENGTH
@@ -34,6 +35,7 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
     # Ordered calls differ in their tokens. Unordered ones may be the same in all, and still are two.
     call = 0 if site.effect.ordered else ctx.call
     outer_tokens = () if ctx.outer_token is None else (ctx.outer_token,)
+    waits = isinstance(site.content, HostCall) and site.results is not None and not site.content.runs_with_empty_mask
     token = tokens[key] if site.origin is None else checking_sharding(tokens[key], site)
     *results, token = _jax.stage(
         record_p,
@@ -44,7 +46,7 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
         site=site,
         call=call,
         edges=ctx.edges,
-        region=OUTSIDE if site.results is None or site.content.runs_with_empty_mask else in_region(),
+        region=in_region() if waits else OUTSIDE,
     )
     return {key: token}, results
 

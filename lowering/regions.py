@@ -30,7 +30,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from effects import _jax
-from effects._api.check import End
+from effects._model.callback import HostCall
 from effects._model.primitive import effect_p
 from effects.lowering.summary import effects_of, is_collective, summarize
 from effects.lowering.tokens import is_numbered, token_key
@@ -96,7 +96,9 @@ def ends_program(eqn: Any) -> bool:
     goes_on, ends = map(summarize, eqn.params["branches"])
     if goes_on.first is not None or ends.first is None or ends.first is not ends.last:
         return False
-    return ends.last.primitive is effect_p and isinstance(ends.last.params["site"].content, End)
+    if ends.last.primitive is not effect_p:
+        return False
+    return isinstance(call := ends.last.params["site"].content, HostCall) and call.raises_itself
 
 
 def communicates(eqn: Any) -> bool:

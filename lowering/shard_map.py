@@ -23,6 +23,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._config import config
 from effects._model.after import after
+from effects._model.callback import HostCall
 from effects._model.wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.passes import others
@@ -293,7 +294,8 @@ def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
 
 def _awaits(jaxpr: Any) -> bool:
     """Whether devices wait for callbacks, an `fx.error_if` aside."""
-    return any(site.results is not None and not site.content.raises_itself for site in summarize(jaxpr).sites)
+    calls = [site.content for site in summarize(jaxpr).sites if isinstance(site.content, HostCall)]
+    return any(call.results is not None and not call.raises_itself for call in calls)
 
 
 @_jax.weakref_lru_cache

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from effects import _jax
+from effects._model.callback import HostCall
+from effects._model.content import Composite, NativeText
 from effects._model.site import Site, site_from
 from effects._model.wire import INDEX, PLAIN_THREAD, stream_of
 from effects.lowering.native_module import native
@@ -50,17 +52,19 @@ class KnownSites:
         with self._lock:
             is_new = native.site_holders(site.id) == 0  # else native code has its plan
             claim = _Claim(site)
-            if is_new and site.content.call is not None and site.content.call.pass_record:
+            content = site.content if is_new else None
+            if isinstance(content, HostCall) and content.pass_record:
                 native.need_time(True)
-            if is_new and not site.content.asks_before_text and (plan := site.content.native_plan(site)) is not None:
+            writes_itself = isinstance(content, NativeText) and not content.asks_before_text
+            if writes_itself and (plan := content.native_plan(site)) is not None:
                 native.set_plan(site.id, plan)
             self._add(site)
             return claim
 
     def _add(self, site: Site) -> Site:
         known = self._sites.setdefault(site.id, site)
-        if known is site and (inner := site.content.inner_sites):
-            self._inner[site.id] = [*map(self.register, inner)]
+        if known is site and isinstance(site.content, Composite):
+            self._inner[site.id] = [*map(self.register, site.content.sites)]
         return known
 
     def find(self, site_id: int) -> Site:

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 from effects import _jax
 from effects._api.print import print_grad_p
+from effects._model.callback import HostCall
+from effects._model.content import HandlerContent
 from effects._model.primitive import effect_p
 from effects._model.registry import Effect
 from effects._model.site import Site
@@ -69,7 +71,7 @@ def _summarize(jaxpr: Any) -> Summary:
             with_effects.add(position)
         if shown:
             first, last = (eqn if first is None else first), eqn
-        if isinstance(site := eqn.params.get("site"), Site) and site.content.calls_handler:
+        if isinstance(site := eqn.params.get("site"), Site) and isinstance(site.content, HandlerContent):
             handlers.add(site)
         has_collectives |= is_collective(eqn)
         needs_masks = needs_masks or needs_mask(eqn)
@@ -77,9 +79,9 @@ def _summarize(jaxpr: Any) -> Summary:
         if eqn.effects:
             found = _sites_of(eqn)
             sites.update(found)
-            has_callbacks |= any(site.content.call is not None for site in found)
+            has_callbacks |= any(isinstance(site.content, HostCall) for site in found)
             awaits_results |= any(site.results is not None for site in found)
-            handlers.update([site for site in found if site.content.calls_handler])
+            handlers.update([site for site in found if isinstance(site.content, HandlerContent)])
         for inner in map(summarize, inner_jaxprs):
             every |= inner.all_effects
             if inner.all_effects:

@@ -217,7 +217,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     _jax.need_devices([record_p, close_p])  # each process counts its own
     # The domains of one program differ in the lowest bits of the stream, in the order of their keys.
     tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
-    domains = {token_key(site.effect) for site in summary.sites if site.content.calls_handler and site.effect.ordered}
+    domains = {token_key(site.effect) for site in summary.handlers & summary.sites if site.effect.ordered}
     handlers = {key: domain_number(key) for key in keys if key in domains}
     tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}
     closes = bool(keys) and last_record_closes(jaxpr)

@@ -16,6 +16,8 @@ from types import CodeType
 from typing import Any
 
 from effects import _errors as errors
+from effects._model.callback import HostCall
+from effects._model.content import Composite
 from effects._model.record import Records
 from effects._model.site import Site
 from effects._model.wire import PHASE, PLAIN_THREAD, Item, ItemKind, RecordsBetween, in_region, read_header
@@ -367,13 +369,14 @@ class Drain:
                 continue
             site_id, token, device, reply, several, payload, time = part
             site = find(site_id)
-            if site.content.has_parts:
-                if (said := site.content.warning(site, payload)) is not None:
-                    replay.warn(said)
+            content = site.content
+            if not isinstance(content, HostCall) and isinstance(content, Composite):  # the former costs next to nothing
+                if (warning := content.warning(site, payload)) is not None:
+                    replay.warn(warning[0])
                     if call is not None:
-                        log_capacity_needed[call[0]] = site.content.room_needed
+                        log_capacity_needed[call[0]] = warning[1]
                         native.raise_attention()
-                parts.extend(reversed([*parts_of(site, token, device, payload, time)]))
+                parts.extend(reversed([*parts_of(content.parts(site, payload), token, device, time)]))
                 continue
             stopped = (failures.unended or failures.abandoned) and replay.stopped
             if stopped or (failed and reply != 0):

@@ -23,6 +23,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.log import LOGGER
 from effects._config import config
+from effects._model.content import Composite
 from effects._model.record import Records, count_lanes
 from effects._model.site import Site
 from effects._model.wire import (
@@ -203,8 +204,9 @@ class LeftOut:
                 else:
                     record = CallbackRecord._make(part)
                     site, payload = find_site(record.site), record.payload
-                    if site.content.has_parts:
-                        item.data.extend(reversed([*parts_of(site, record.token, record.device, payload, record.time)]))
+                    if isinstance(site.content, Composite):
+                        parts = site.content.parts(site, payload)
+                        item.data.extend(reversed([*parts_of(parts, record.token, record.device, record.time)]))
                     else:
                         self.add(site, count_lanes(site.resolve_sizes(payload), payload))
         elif item.kind == ItemKind.TEXT:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from effects._model.site import Site
@@ -13,10 +13,12 @@ log_capacity_needed: dict[Any, int] = {}
 threads write it, and calls of the function read it."""
 
 
-def parts_of(log: Site, token: tuple[int, ...], device: int, logged: Any, time: float) -> Iterator[tuple[Any, ...]]:
-    """The parts of an item that a record of this site stands for, in order."""
+def parts_of(
+    records: Iterable[tuple[Site, Any]], token: tuple[int, ...], device: int, time: float
+) -> Iterator[tuple[Any, ...]]:
+    """The parts of an item that a record stands for which consists of these, in order."""
     data, count = bytearray(), 0
-    for site, payload in log.content.parts(log, logged):
+    for site, payload in records:
         if not site.content.delivered_individually:
             data += write_header(site.id, token, device, len(payload), time) + payload
             count += 1

@@ -16,7 +16,8 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.callback import UnexpectedResults, take_results
+from effects._model.callback import HostCall, UnexpectedResults, take_results
+from effects._model.content import NativeText
 from effects._model.device import device_place
 from effects._model.record import Part, Record, Records, count_lanes, records_of
 from effects._model.site import Site
@@ -271,17 +272,19 @@ class Replay:
         return None
 
     def _is_shown(self, site: Site, suppressed: bool) -> bool:
+        takes_lines = None
         for handler in self._observers.handlers:
-            if handler.is_for(site) and site.content.yields_to(handler.takes_lines):
-                return False
-        return site.content.is_shown(suppressed)
+            if handler.is_for(site):
+                takes_lines = takes_lines or handler.takes_lines
+        return site.content.is_shown(suppressed, takes_lines)
 
     def _write_at_once(self, shown: Records) -> bool:
         """Writes the text of records as one, if native code makes it of all of them. Returns whether nothing is left to
         be shown."""
-        if not all(site.content.writes_text for site in shown.sites()):
+        contents = [site.content for site in shown.sites()]
+        if not all(isinstance(content, NativeText) and content.writes_text for content in contents):
             return False
-        if not shown.sites():
+        if not contents:
             return True
         if may_wait(self._call[1]) or (lines := _TEXTS.of(shown)) is None:
             return False
@@ -345,7 +348,7 @@ class Replay:
 
     def fail(self, error: BaseException, site: Site | None) -> None:
         """An effect of this site raised this, and the program itself goes on."""
-        is_call = site is not None and site.content.call is not None
+        is_call = site is not None and isinstance(site.content, HostCall)
         message = MSG_CALLBACK if is_call else MSG_REPLAY
         logged = site is not None and site.origin is not None and _jax.logs_failures(site.origin.primitive)
         self._failures.add(self._key, self._failure(message, error, site), logged=is_call and logged)
@@ -359,7 +362,8 @@ class Replay:
 
     def _ending(self, error: BaseException, site: Site) -> errors.EffectError:
         """What a callback has ended the program with."""
-        if isinstance(error, errors.EffectError) and site.content.raises_itself:
+        call = site.content
+        if isinstance(error, errors.EffectError) and isinstance(call, HostCall) and call.raises_itself:
             error.function = self._call[0].name
             return error.with_traceback(None)
         return self._failure(MSG_CALLBACK, error, site, errors.WAITED)

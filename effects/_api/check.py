@@ -35,21 +35,10 @@ CHECK = register_effect(Effect("check", domain=PROGRAM))
 class Check(Line):
     """The message of a check. Its records are those of checks that failed."""
 
-    def describe(self) -> dict[str, Any]:
-        described = super().describe()
-        return {"check": described.pop("line"), **described}
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Check:
-        return super().from_description({"line": description["check"], **description}, read_operand)
-
     def native_plan(self, site: Site) -> None:
         return None
 
-    def yields_to(self, takes_lines: bool) -> bool:
-        return False
-
-    def is_shown(self, suppressed: bool) -> bool:
+    def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:
         return True
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
@@ -173,6 +162,8 @@ def _end(*args: Any, record: Record, **kwargs: Any) -> NoReturn:
 class End(HostCall):
     """The message of `fx.error_if`, and the function that ends the program with it."""
 
+    raises_itself = True
+
     message: Line = dataclasses.field(kw_only=True)
     all_end: bool = dataclasses.field(kw_only=True, default=False)
     """Whether all devices of a region come here if the predicate is true on one: those with no lane here end too."""
@@ -180,10 +171,6 @@ class End(HostCall):
     @property
     def title(self) -> str:
         return "fx.error_if"
-
-    @property
-    def raises_itself(self) -> bool:
-        return True
 
     def describe(self) -> dict[str, Any]:
         described = {"error_if": self.message.describe(), **super().describe()}

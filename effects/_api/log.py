@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Never
 
 from effects import _jax
-from effects._model.content import Content, Report, described_by
+from effects._model.content import NativeText, Report, described_by
 from effects._model.line import line_of, write_lines
 from effects._model.primitive import effect_p
 from effects._model.record import Record, after_shard
@@ -64,23 +64,12 @@ RESERVED = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
 
 @described_by("event")
 @dataclasses.dataclass(frozen=True)
-class Event(Content):
+class Event(NativeText):
     """An event of `fx.log`."""
 
     event: str
     level: int
     fields: tuple[str, ...]  # their names, in the order in which they were written
-
-    @property
-    def title(self) -> str:
-        return self.event
-
-    def describe(self) -> dict[str, Any]:
-        return {"event": self.event, "level": self.level, "fields": self.fields}
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Event:
-        return cls(description["event"], description["level"], tuple(description["fields"]))
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {name: fields[name] for name in self.fields}
@@ -89,26 +78,20 @@ class Event(Content):
     def labels(self) -> Mapping[str, Any]:
         return {"event": self.event, "level": self.level}
 
-    @property
-    def only_fills(self) -> bool:
-        return True
-
     def text(self, record: Record) -> str:
         shown = " ".join([self.event, *(f"{name}={value!s}" for name, value in record.fields.items())])
         return after_shard(record, shown)
 
-    def to_json(self, record: Record) -> dict[str, Any]:
-        return dict(self.labels)
-
-    def yields_to(self, takes_lines: bool) -> bool:
-        return not _is_configured()
-
-    def is_shown(self, suppressed: bool) -> bool:
+    def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:
         if suppressed:
             return False
         if _is_configured():
             return LOGGER.isEnabledFor(self.level)
-        return self.level >= max(LOGGER.level, logging.INFO, LOGGER.manager.disable + 1) and not LOGGER.disabled
+        return (
+            takes_lines is None
+            and self.level >= max(LOGGER.level, logging.INFO, LOGGER.manager.disable + 1)
+            and not LOGGER.disabled
+        )
 
     asks_before_text = True
 

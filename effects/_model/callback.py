@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import itertools
 import threading
 import types
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +18,37 @@ import numpy as np
 
 from effects import _errors as errors
 from effects._model.content import Content, described_by
-from effects._model.site import Numbering
 
 if TYPE_CHECKING:
     from effects._model.record import Record
     from effects._model.site import Operand
+
+
+# Numbers for objects of one name: functions that are closures of one code, and classes that are defined again.
+#
+# They are the same in each process that meets the objects in the same order, where an address is not. So what is
+# described by name and number is found again in JAX's persistent compilation cache, and two objects stay two.
+
+
+class Numbering:
+    """By name: the objects that have been met, from 0 on."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, Iterator[int]] = {}
+        # By name and identity. An entry goes with its object, ahead of the object's memory, so that none is met under
+        # an address that another had before. There is no lock, as the object may go at any time.
+        self._numbers: dict[Any, tuple[weakref.ref[Any], int]] = {}
+
+    def number_of(self, name: str, owner: Any, part: Any = None) -> int:
+        """The number of an object, or of a part that its owner keeps alive, among those of this name."""
+        identity = name, id(owner), id(part)
+        if (known := self._numbers.get(identity)) is not None:
+            return known[1]
+        number = next(self._next.setdefault(name, itertools.count()))
+        with contextlib.suppress(TypeError):  # what cannot be referred to weakly is another one each time
+            entry = weakref.ref(owner, lambda _: self._numbers.pop(identity, None)), number
+            return self._numbers.setdefault(identity, entry)[1]  # another thread may have been first
+        return number
 
 
 # Functions of the user's that programs call, and the names under which other processes know them.
@@ -139,6 +168,11 @@ class UnexpectedResults(TypeError):
 class HostCall(Content):
     """A call of `fx.callback`, or of a callback of JAX's."""
 
+    delivered_individually = True
+
+    raises_itself: ClassVar[bool] = False
+    """Whether what the function raises says all by itself, and is raised as it is: it ends the program."""
+
     function: HostFunction
     results: tuple[Operand, ...] | None = None  # types of the results in one lane; None: no program waits for any
     tree: Any = None  # their treedef, or its text in a process that has no more
@@ -151,10 +185,16 @@ class HostCall(Content):
         return self.function.name
 
     @property
-    def call(self) -> HostCall:
-        return self
+    def functions(self) -> tuple[HostFunction, ...]:
+        return (self.function,)
+
+    @property
+    def runs_with_empty_mask(self) -> bool:
+        """Whether a device comes to it even if no lane has it there. `without_lanes` then says what this means."""
+        return False
 
     def resized(self, resize: Callable[[Operand], Operand]) -> HostCall:
+        """The content with other sizes in place of those that are symbols."""
         return dataclasses.replace(self, results=tuple(map(resize, self.results))) if self.results else self
 
     def describe(self) -> dict[str, Any]:

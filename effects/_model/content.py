@@ -1,17 +1,21 @@
-"""What the records of a site mean: one protocol, which every kind of effect implements for itself.
+"""What the records of a site mean: a class for each kind of effect.
 
-Whoever describes, reads, shows or exports records asks the content of their site, and never which class it is of. So a
-new effect is one module, with its content and the function that users call, beside the public names and its test.
+Whoever describes, reads, shows or exports records asks the content of their site. `Content` has what all contents
+answer. What only some have is a part, a class from which these derive in its place: a `HostCall` calls a function of
+the user's, native code makes the text of a `NativeText` too, the records of a `Composite` consist of others, and those
+of a `HandlerContent` come from the handler of a custom call. So a new effect is one module, with its content and the
+function that users call, beside the public names and its test.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
-    from effects._model.callback import HostCall
+    from effects._model.callback import HostFunction
     from effects._model.record import Record
     from effects._model.site import Operand, Site
     from effects._model.text import Plan
@@ -37,112 +41,57 @@ class Output(Protocol):
         ...
 
 
-class Content(Protocol):
+@dataclasses.dataclass(frozen=True)
+class Content:
     """The content of a site.
 
-    Implementations are frozen dataclasses that derive from this class, under `described_by`. They bring `title`,
-    `describe`, `from_description` and `text`; everything else has a default.
+    Contents are frozen dataclasses that derive from this class, or from its parts, under `described_by`. They bring
+    `text`, and those whose records are shown bring `show`. Everything else has a default.
     """
+
+    kind: ClassVar[str]
+    """The key of `described_by`."""
 
     # What it is, while a program is traced and lowered.
 
+    delivered_individually: ClassVar[bool] = False
+    """Whether each of its records is handed over by itself, since a function of the user's may be called."""
+
     @property
     def title(self) -> str:
-        """What messages call it: a function's name, an event, a format."""
-        ...
+        """What messages call it: a function's name, an event, a format. By default its first field."""
+        return next(iter(self.describe().values()))
 
     @property
-    def call(self) -> HostCall | None:
-        """The function of the user's that replaying a record calls; None if it calls none."""
-        return None
-
-    @property
-    def calls_handler(self) -> bool:
-        """Whether the records are published by the handler of a custom call, which is part of the program."""
-        return False
-
-    @property
-    def delivered_individually(self) -> bool:
-        """Whether each of its records is handed over by itself, since a function of the user's may be called."""
-        return self.call is not None
-
-    @property
-    def inner_sites(self) -> tuple[Site, ...]:
-        """The sites of the records that its records consist of, if they do."""
+    def functions(self) -> tuple[HostFunction, ...]:
+        """The functions of the user's that its records have called. Another process needs those of their names."""
         return ()
-
-    @property
-    def raises_itself(self) -> bool:
-        """Whether what its function raises says all by itself, and is raised as it is."""
-        return False
-
-    @property
-    def runs_with_empty_mask(self) -> bool:
-        """Whether a device comes to it even if no lane has it there. Its content then says what this means."""
-        return False
 
     @property
     def is_portable(self) -> bool:
         """Whether another process can rebuild it from its description."""
-        return self.call is None or self.call.function.registered
-
-    @property
-    def is_available(self) -> bool:
-        """Whether this process has all that replaying a record needs."""
-        return self.call is None or self.call.function.fn is not None
-
-    def resized(self, resize: Callable[[Operand], Operand]) -> Self:
-        """The content with other sizes in place of those that are symbols."""
-        return self
+        return all(function.registered for function in self.functions)
 
     # As a description, which travels with a program.
 
     def describe(self) -> dict[str, Any]:
-        """All of it, as JSON has it. The first key is that of `described_by`."""
-        ...
+        """All of it, as JSON has it: by default its fields, without those that are as when none is given. The first key
+        is `kind`."""
+        first, *others = dataclasses.fields(self)
+        values = [(field, getattr(self, field.name)) for field in others]
+        described = {field.name: value for field, value in values if value != field.default}
+        return {self.kind: getattr(self, first.name), **described}
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> Self:
         """The content that describes itself so."""
-        ...
+        (_, first), *others = description.items()
+        return cls(*[_tuples(first)], **{name: _tuples(value) for name, value in others})
 
     # When its records are read.
 
-    def read(self, site: Site, payload: Any) -> Site:
-        """The site of one record, where the record itself says what it means."""
-        return site
-
-    counts_as_effect = True
-    """Whether its records are effects by themselves where effects are counted. An attribute, as the next one."""
-
-    has_parts = False
-    """Whether its records consist of others. An attribute, since the drain looks at it for every callback."""
-
-    @property
-    def only_fills(self) -> bool:
-        """Whether `text` does nothing with a record's values but show them in its place."""
-        return False
-
-    @property
-    def print_options(self) -> Mapping[str, Any] | None:
-        """NumPy's print options for `text`; None: those that are in force at the call."""
-        return None
-
-    shows_newest = False
-    """Whether a record shows all that those of its site before it have shown, so that `show` may get fewer of them."""
-
-    def parts(self, site: Site, payload: Any) -> Iterable[tuple[Site, Any]]:
-        """Site and payload of each record that a record consists of."""
-        return ((site, payload),)
-
-    def warning(self, site: Site, payload: Any) -> str | None:
-        """What the user is warned of when a record that consists of others is replayed."""
-        return None
-
-    @property
-    def room_needed(self) -> int:
-        """How many words a program is given when it is traced again, after such a warning."""
-        return 0
+    counts_as_effect: ClassVar[bool] = True
+    """Whether its records are effects by themselves where effects are counted."""
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The named arguments in the order in which the user wrote them. Pytrees sort them by name."""
@@ -155,38 +104,87 @@ class Content(Protocol):
 
     def text(self, record: Record) -> str:
         """A record as text."""
-        ...
-
-    def to_json(self, record: Record) -> dict[str, Any]:
-        """What a record's JSON object says besides fields, arguments and place."""
-        return {**self.labels, "text": record.text}
+        raise NotImplementedError
 
     # When its records are replayed.
 
-    def native_plan(self, site: Site) -> Plan | None:
-        """How native code makes the text that `show` writes; None if it cannot."""
-        return None
+    shows_newest: ClassVar[bool] = False
+    """Whether a record shows all that those of its site before it have shown, so that `show` may get fewer of them."""
 
-    asks_before_text = False
-    """Whether `writes_text` is asked each time. Otherwise native code writes the text by itself. An attribute, too."""
+    def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:
+        """Whether `show` has anything to do.
 
-    @property
-    def writes_text(self) -> bool:
-        """Whether what `show` does now is to write that text."""
-        return True
-
-    def yields_to(self, takes_lines: bool) -> bool:
-        """Whether `show` has nothing to do where a handler gets the records, which `takes_lines` or does not."""
-        return False
-
-    def is_shown(self, suppressed: bool) -> bool:
-        """Whether `show` has anything to do. `suppressed`: a capture keeps prints and logs from the output."""
+        Args:
+            suppressed: A capture keeps prints and logs from the output.
+            takes_lines: Whether a handler takes the place of the output for lines; None if no handler gets the records.
+        """
         return not suppressed
 
     def show(self, records: Iterable[Record], write: Output, report: Report) -> None:
         """What becomes of records beside what handlers and captures make of them: the lanes of one effect, in order.
         Runs in a thread of the drain, in program order. `write` takes text for the output of the program's call, and
         `report` what the next call or barrier raises, though the effect was carried out and those after it are."""
+
+
+def _tuples(value: Any) -> Any:
+    """What JSON has read, as a content has it."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+class NativeText(Content):
+    """A part: native code makes the text of records, too, from their values."""
+
+    asks_before_text: ClassVar[bool] = False
+    """Whether `writes_text` is asked each time. Otherwise native code writes the text by itself."""
+
+    @property
+    def writes_text(self) -> bool:
+        """Whether what `show` does now is to write that text."""
+        return True
+
+    @property
+    def only_fills(self) -> bool:
+        """Whether `text` does nothing with a record's values but show them in its place."""
+        return True
+
+    @property
+    def print_options(self) -> Mapping[str, Any] | None:
+        """NumPy's print options for `text`; None: those that are in force at the call."""
+        return None
+
+    def native_plan(self, site: Site) -> Plan | None:
+        """How native code makes the text that `show` writes; None if it cannot."""
+        return None
+
+
+class Composite(Content):
+    """A part: the records consist of others, such as the log of a kernel."""
+
+    delivered_individually = True
+
+    sites: tuple[Site, ...]
+    """Of the others."""
+
+    @property
+    def functions(self) -> tuple[HostFunction, ...]:
+        return tuple(function for site in self.sites for function in site.content.functions)
+
+    def parts(self, site: Site, payload: Any) -> Iterable[tuple[Site, Any]]:
+        """Site and payload of each record that a record consists of."""
+        raise NotImplementedError
+
+    def warning(self, site: Site, payload: Any) -> tuple[str, int] | None:
+        """What the user is warned of when a record is replayed, and how many words all such records need in a program
+        that is traced again."""
+        return None
+
+
+class HandlerContent(Content):
+    """A part: the handler of a custom call publishes the records, each of which says itself what it means."""
+
+    def read(self, site: Site, payload: Any) -> Site:
+        """The site of one record."""
+        raise NotImplementedError
 
 
 _C = TypeVar("_C", bound=type[Content])
@@ -209,6 +207,7 @@ def described_by(key: str) -> Callable[[_C], _C]:
     def register(kind: _C) -> _C:
         known = _kinds.setdefault(key, kind)
         assert known is kind, f"contents described by {key!r} are known already"
+        kind.kind = key
         return kind
 
     return register

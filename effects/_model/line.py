@@ -10,14 +10,14 @@ import logging
 import os
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.content import Content, Report, described_by
+from effects._model.content import NativeText, Report, described_by
 from effects._model.record import Record, after_shard, shown_index
 from effects._model.site import Operand, Site, Static, Where, flat_arguments, holds_tracer
 from effects._model.text import Plan, text_plan
@@ -286,30 +286,12 @@ _OF_RECORD: dict[str, Callable[[Record], Any]] = {
 
 @described_by("line")
 @dataclasses.dataclass(frozen=True)
-class Line(Content):
+class Line(NativeText):
     """A line of `fx.print`, or of `jax.debug.print`, which knows NumPy's print options when it is traced."""
 
     fmt: str
     options: tuple[tuple[str, Any], ...] | None = None  # NumPy's print options; None: those in force at the call
     record_fields: tuple[str, ...] = ()  # fields that are filled with what the record says: `device`, `grid`, `index`
-
-    @property
-    def title(self) -> str:
-        return self.fmt
-
-    def describe(self) -> dict[str, Any]:
-        described: dict[str, Any] = {"line": self.fmt}
-        if self.options is not None:
-            described["options"] = self.options
-        if self.record_fields:
-            described["record_fields"] = self.record_fields
-        return described
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Self:
-        options = description.get("options")
-        options = options and tuple((name, value) for name, value in options)
-        return cls(description["line"], options, tuple(description.get("record_fields", ())))
 
     @property
     def labels(self) -> Mapping[str, Any]:
@@ -343,8 +325,8 @@ class Line(Content):
     def native_plan(self, site: Site) -> Plan | None:
         return text_plan(site, lambda record: f"{record.text}\n")
 
-    def yields_to(self, takes_lines: bool) -> bool:
-        return takes_lines
+    def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:
+        return not suppressed and not takes_lines
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         write_lines(records, lambda record: record.text, write)

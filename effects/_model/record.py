@@ -171,7 +171,8 @@ class Record:
         where = self.where
         return {
             "effect": self.effect,
-            **self._site.content.to_json(self),
+            **self._site.content.labels,
+            **({"text": self.text} if self.event is None else {}),
             "fields": shown(self.fields),
             "args": shown(self.args),
             "where": {"file": where.file, "line": where.line, "function": where.function},

@@ -7,7 +7,6 @@ program that was compiled elsewhere is understood too: the hash is of the conten
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -18,7 +17,6 @@ import operator
 import re
 import struct
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple, Protocol, Self
@@ -28,7 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.content import Content, content_from
+from effects._model.callback import HostCall, Numbering
+from effects._model.content import Content, HandlerContent, content_from
 from effects._model.registry import Effect, describe_effect
 
 # Arrays that travel in records, and arguments that do not.
@@ -319,33 +318,6 @@ def _name_of(path: Any) -> str:
     return f"{name}, at {jax.tree_util.keystr(rest)}" if rest else name
 
 
-# Numbers for objects of one name: functions that are closures of one code, and classes that are defined again.
-#
-# They are the same in each process that meets the objects in the same order, where an address is not. So what is
-# described by name and number is found again in JAX's persistent compilation cache, and two objects stay two.
-
-
-class Numbering:
-    """By name: the objects that have been met, from 0 on."""
-
-    def __init__(self) -> None:
-        self._next: dict[str, Iterator[int]] = {}
-        # By name and identity. An entry goes with its object, ahead of the object's memory, so that none is met under
-        # an address that another had before. There is no lock, as the object may go at any time.
-        self._numbers: dict[Any, tuple[weakref.ref[Any], int]] = {}
-
-    def number_of(self, name: str, owner: Any, part: Any = None) -> int:
-        """The number of an object, or of a part that its owner keeps alive, among those of this name."""
-        identity = name, id(owner), id(part)
-        if (known := self._numbers.get(identity)) is not None:
-            return known[1]
-        number = next(self._next.setdefault(name, itertools.count()))
-        with contextlib.suppress(TypeError):  # what cannot be referred to weakly is another one each time
-            entry = weakref.ref(owner, lambda _: self._numbers.pop(identity, None)), number
-            return self._numbers.setdefault(identity, entry)[1]  # another thread may have been first
-        return number
-
-
 # From sites to JSON and back: a site travels with compiled and exported programs as its description.
 
 
@@ -563,7 +535,7 @@ class Site:
     @functools.cached_property
     def results(self) -> tuple[Operand, ...] | None:
         """Types of the results that a program waits for, all lanes together; None if it waits for nothing."""
-        if (call := self.content.call) is None or call.results is None:
+        if not isinstance(call := self.content, HostCall) or call.results is None:
             return None
         lanes = tuple(True for _ in self.lanes)
         return tuple(
@@ -663,7 +635,7 @@ class Site:
     @functools.cached_property
     def symbols(self) -> tuple[Any, ...]:
         """The sizes that are not numbers, while a program is traced for symbolic shapes."""
-        results = (call.results or ()) if (call := self.content.call) is not None else ()
+        results = call.results or () if isinstance(call := self.content, HostCall) else ()
         sizes = list(self.lanes)
         for operand in (self.mask, *self.leaves, *results):
             if isinstance(operand, Operand):
@@ -732,7 +704,8 @@ class Site:
         """The site with the sizes that a record has, and with what it says itself."""
         if not self.num_dynamic_sizes:
             return self
-        return self.content.read(self._sized(*np.ndarray((self.num_dynamic_sizes,), SIZE, payload).tolist()), payload)
+        sized = self._sized(*np.ndarray((self.num_dynamic_sizes,), SIZE, payload).tolist())
+        return self.content.read(sized, payload) if isinstance(self.content, HandlerContent) else sized
 
     def saying(self, content: Content, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site:
         """The site of one record that says itself what it means, and of what."""
@@ -754,7 +727,7 @@ class Site:
         def of(operand: Operand) -> Operand:
             return dataclasses.replace(operand, shape=tuple(map(resize, operand.shape)))
 
-        content = self.content.resized(of)
+        content = self.content.resized(of) if isinstance(self.content, HostCall) else self.content
         leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
         lanes = tuple(map(resize, self.lanes))
         mask = None if self.mask is None else of(self.mask)
@@ -789,8 +762,9 @@ class Site:
         lies there, and for which a program waits: the function, the `places` of its arguments, type and shape of its
         only result, and what makes bytes of a number of Python's, by the number's type. The result's type is None if
         there are several, or native code cannot read them."""
-        call: Any = self.content.call
-        if call is not self.content or call.results is None or call.pass_record or call.prints or not self._is_plain:
+        if not isinstance(call := self.content, HostCall) or call.results is None or not self._is_plain:
+            return None
+        if call.pass_record or call.prints:
             return None
         if (fn := call.function.fn) is None:
             return None

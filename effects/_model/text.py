@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from effects._model.content import NativeText
 from effects._model.device import places_are_plain
 from effects._model.native import native
 from effects._model.record import Record, Records
@@ -221,7 +222,7 @@ class MarkedRecord(Record):
             size, (rank,), at = site.grid.stored.itemsize, site.grid.shape, site.offsets[hidden - 1]
             grid = tuple(self._number("int32", at + size * axis) for axis in range(rank))
         operands = zip(site.operands[hidden:], site.offsets[hidden:], strict=True)
-        options = site.content.print_options
+        options = site.content.print_options if isinstance(site.content, NativeText) else None
         values = [self._operand(operand, options, offset) for operand, offset in operands]
         lane = tuple(self._number("lane", axis) for axis in range(len(site.lanes)))
         super().__init__(site, tuple(token), device, lane, values, grid, time)
@@ -244,7 +245,7 @@ class MarkedRecord(Record):
 
     @property
     def text(self) -> str:
-        if not self._site.content.only_fills:
+        if not isinstance(content := self._site.content, NativeText) or not content.only_fills:
             raise Unfilled
         return super().text
 
@@ -365,7 +366,7 @@ _OF_PYTHON = object()
 
 def plan_of_text(site: Site) -> Plan:
     """How the text is made that showing the records of a site writes."""
-    if (plan := site.content.native_plan(site)) is None:
+    if not isinstance(site.content, NativeText) or (plan := site.content.native_plan(site)) is None:
         raise Unfilled
     return plan
 

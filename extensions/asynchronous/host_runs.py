@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
-from effects._model.callback import HostFunction, register_callback, take_results
+from effects._model.callback import HostCall, HostFunction, register_callback, take_results
 from effects._model.record import Record
 from effects._model.site import Where
 from effects._model.wire import EPOCH, PLAIN_THREAD, STREAM, thread_of
@@ -177,8 +177,8 @@ class HostRuns(Beside):
             stream.let_go()
             run.wait_for_end()
             self._wait_for_nested(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
-        call = record._site.content.call
-        assert call is not None
+        call = record._site.content
+        assert isinstance(call, HostCall)
         try:
             if run.error is not None:
                 raise run.error

@@ -38,12 +38,8 @@ class HostStart(Content):
         return self.name
 
     @property
-    def is_portable(self) -> bool:
-        return self.function.registered
-
-    @property
-    def is_available(self) -> bool:
-        return self.function.fn is not None
+    def functions(self) -> tuple[HostFunction, ...]:
+        return (self.function,)
 
     def describe(self) -> dict[str, Any]:
         function = self.function
@@ -57,7 +53,7 @@ class HostStart(Content):
     def text(self, record: Record) -> str:
         return f"start of {self.name}({', '.join(map(str, record.args[0]))})"
 
-    def is_shown(self, suppressed: bool) -> bool:
+    def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:
         return True
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:

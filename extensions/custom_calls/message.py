@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
 from typing import Any, cast
 
 from effects._api.log import Event
-from effects._model.content import Content, described_by
+from effects._model.content import HandlerContent, described_by
 from effects._model.line import Line
 from effects._model.record import Record
 from effects._model.site import Site
@@ -16,27 +15,12 @@ from effects._model.site import Site
 
 @described_by("target")
 @dataclasses.dataclass(frozen=True)
-class Message(Content):
+class Message(HandlerContent):
     """What the handler of a custom call publishes: a level and a text. It says itself whether it is a line or an event,
     so each record becomes one or the other when it is read."""
 
     target: str
     has_effect: bool  # whether the call has an effect of its own, and is not only there for its results
-
-    @property
-    def title(self) -> str:
-        return self.target
-
-    @property
-    def calls_handler(self) -> bool:
-        return True
-
-    def describe(self) -> dict[str, Any]:
-        return {"target": self.target, "has_effect": self.has_effect}
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Message:
-        return cls(description["target"], description["has_effect"])
 
     def read(self, site: Site, payload: Any) -> Site:
         level, text = site.read(payload)

@@ -196,7 +196,8 @@ def deserialize(data: bytes | bytearray) -> Exported:
     header, program = unpack(data)
     threaded = jax.export.deserialize(program)
     sites = list(map(site_from, header["sites"]))
-    if missing := sorted({site.content.title for site in sites if not site.content.is_available}):
+    functions = (function for site in sites for function in site.content.functions)
+    if missing := sorted({function.name for function in functions if function.fn is None}):
         names = ", ".join(map(repr, missing))
         raise ValueError(MSG_MISSING_CALLBACKS.format(program=threaded.fun_name, names=names))
     effects = frozenset(Effect(**description) for description in header["effects"])

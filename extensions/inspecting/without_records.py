@@ -6,14 +6,14 @@ The two are what a program is compared with to see what its effects cost, and wh
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from effects import _jax
-from effects._model.content import Content, described_by
+from effects._model.content import Composite, described_by
 from effects._model.primitive import effect_p
 from effects._model.record import Record
-from effects._model.site import Operand, Site
+from effects._model.site import Site
 from effects.lowering.rewrite import rewritten, with_jaxprs
 from effects.lowering.summary import summarize
 
@@ -22,29 +22,13 @@ from effects.lowering.summary import summarize
 
 @described_by("silent")
 @dataclasses.dataclass(frozen=True)
-class Silent(Content):
+class Silent(Composite):
     """The content in place of another. Neither the output nor a handler gets its records, since they are records of no
     parts."""
 
     of: str  # the title of that other
 
-    has_parts = True
-    counts_as_effect = False
-
-    @property
-    def title(self) -> str:
-        return self.of
-
-    @property
-    def delivered_individually(self) -> bool:
-        return True
-
-    def describe(self) -> dict[str, Any]:
-        return {"silent": self.of}
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> Silent:
-        return cls(description["silent"])
+    sites = ()
 
     def parts(self, site: Site, payload: Any) -> Iterable[tuple[Site, Any]]:
         return ()

@@ -30,8 +30,7 @@ class JaxCall:
         def call(*values: Any) -> list[Any]:
             typed = [x if _is_key(dtype) else x.astype(dtype) for x, dtype in zip(values, self.dtypes, strict=True)]
             outs = self.primitive.bind(*typed, **self.params)
-            types = site.content.call.results or () if site.content.call else ()
-            return [out.astype(result.stored) for out, result in zip(outs, types, strict=True)]
+            return [out.astype(result.stored) for out, result in zip(outs, site.results or (), strict=True)]
 
         arrays = site.operands[len(site.operands) - len(values) :]
         for axis, size in reversed(list(enumerate(site.lanes))):

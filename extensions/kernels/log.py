@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from effects._model.content import Content, described_by
+from effects._model.content import Composite, described_by
 from effects._model.registry import Effect
 from effects._model.site import Operand, Site, site_from
 
@@ -57,7 +57,7 @@ def need_of(site: Site) -> int:
 
 @described_by("kernel_log")
 @dataclasses.dataclass(frozen=True)
-class KernelLog(Content):
+class KernelLog(Composite):
     """What a kernel's log means."""
 
     kernel: str  # its name
@@ -66,26 +66,6 @@ class KernelLog(Content):
     index: tuple[int | None, ...]  # the axes that effects show; None: the next of the inputs that say a lane
     capacity: int  # words that a program's effects may take
     grows: bool = True  # whether it has more room in later programs, once that was too few
-
-    @property
-    def title(self) -> str:
-        return self.kernel
-
-    @property
-    def delivered_individually(self) -> bool:
-        return True
-
-    @property
-    def inner_sites(self) -> tuple[Site, ...]:
-        return self.sites
-
-    @property
-    def is_portable(self) -> bool:
-        return all(site.content.is_portable for site in self.sites)
-
-    @property
-    def is_available(self) -> bool:
-        return all(site.content.is_available for site in self.sites)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -111,8 +91,6 @@ class KernelLog(Content):
     def text(self, record: Any) -> str:
         return f"the log of the kernel {self.kernel}"
 
-    has_parts = True
-
     def parts(self, site: Site, payload: Any) -> Iterator[tuple[Site, bytes]]:
         """The effects in a record of this log that have the order of `site`, which the record is of. A kernel whose
         effects have several orders has a record for each."""
@@ -137,7 +115,7 @@ class KernelLog(Content):
         """What it has in common with the log of the same kernel in another program."""
         return self.kernel, self.sites
 
-    def warning(self, site: Site, payload: Any) -> str | None:
+    def warning(self, site: Site, payload: Any) -> tuple[str, int] | None:
         rows = site.read(payload)[0]
         if (need := int(rows[:, 0].max())) <= self.capacity:
             return None
@@ -145,11 +123,8 @@ class KernelLog(Content):
         if self.grows:
             grown[self.key] = max(need, grown.get(self.key, 0))
         shown = {"kernel": self.kernel, "where": site.where, "capacity": self.capacity, "need": need}
-        return MSG_DROPPED.format(dropped=dropped, remedy=THEN_GROWS if self.grows else THEN_STAYS, **shown)
-
-    @property
-    def room_needed(self) -> int:
-        return sum(grown.values())
+        text = MSG_DROPPED.format(dropped=dropped, remedy=THEN_GROWS if self.grows else THEN_STAYS, **shown)
+        return text, sum(grown.values())
 
     def _count_kept(self, row: np.ndarray) -> int:
         if row[0] <= self.capacity:

@@ -17,6 +17,8 @@ import numpy as np
 from effects import _jax
 from effects._config import config
 from effects._jax import kernel_logs, pallas
+from effects._model.callback import HostCall
+from effects._model.content import HandlerContent
 from effects._model.primitive import effect_p
 from effects._model.registry import Effect
 from effects._model.site import Operand, Site, Where, flat_arguments
@@ -162,7 +164,7 @@ def has_rest(jaxpr: Any) -> bool:
 
 def _is_awaited(site: Site) -> bool:
     """Whether a kernel waits for the host, or for a handler of the user's."""
-    return site.results is not None or site.content.calls_handler
+    return site.results is not None or isinstance(site.content, HandlerContent)
 
 
 def _effect_sites(jaxpr: Any) -> Iterator[Site]:
@@ -181,7 +183,7 @@ def _refuse_results(sites: Sequence[Site], message: str) -> None:
     """Raises if a kernel would wait for the host, or for a handler of the user's."""
     for site in sites:
         if _is_awaited(site):
-            what = "callback" if site.content.call is not None else "custom call"
+            what = "callback" if isinstance(site.content, HostCall) else "custom call"
             raise NotImplementedError(message.format(what=what, name=site.content.title, where=site.where))
 
 

@@ -58,13 +58,6 @@ class Steps(Content):
     def title(self) -> str:
         return self.description or "fx.progress"
 
-    def describe(self) -> dict[str, Any]:
-        return {"progress": self.description, "lanes": self.lanes, "bar": self.bar, "in_program": self.in_program}
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any], read_operand: Any) -> Steps:
-        return cls(description["progress"], description["lanes"], description["bar"], description["in_program"])
-
     @property
     def labels(self) -> Mapping[str, Any]:
         return {"description": self.description}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -15,7 +16,7 @@ from jax.experimental import serialize_executable
 
 import effects as fx
 from tests.helpers import let_go, meet_barrier
-from tests.internals import _jax, known_sites
+from tests.internals import Event, Line, _jax, content_from, known_sites
 
 X = jnp.arange(4.0)
 _numbers = itertools.count()
@@ -126,3 +127,19 @@ def test_threads_make_and_drop_the_same_sites(jit, lines):
         jax.effects_barrier()
 
     assert sorted(lines(all_threads)) == [f"name {i} 3: [0. 1. 2. 3.]" for i in (0, 1) for _ in range(24)]
+
+
+@pytest.mark.parametrize(
+    ("content", "description"),
+    [
+        (Line("a {}"), {"line": "a {}"}),
+        (Line("b", (("precision", 3),)), {"line": "b", "options": [["precision", 3]]}),
+        (Line("c {lane}", record_fields=("lane",)), {"line": "c {lane}", "record_fields": ["lane"]}),
+        (Event("d", 20, ()), {"event": "d", "level": 20, "fields": []}),
+    ],
+)
+def test_content_is_described_by_its_fields(content, description):
+    """A content is described by its kind and those of its fields that are not as by default, and comes back equal."""
+    read = json.loads(json.dumps(content.describe()))
+    assert read == description and list(read) == list(description)
+    assert content_from(read, None) == content and hash(content_from(read, None)) == hash(content)

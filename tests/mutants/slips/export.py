@@ -42,8 +42,8 @@ SLIPS = (
     Slip(
         "export.missing_callbacks",
         FILE,
-        "if not site.content.is_available}):",
-        "if not site.content.title}):",
+        "if function.fn is None}):",
+        "if not function.name}):",
         "That a callback is not registered is said when it is called, and not when the program is read.",
         (f"{TEST}::test_missing_callback_is_named_when_the_program_is_read",),
     ),

@@ -196,8 +196,8 @@ SLIPS = (
     Slip(
         "kernels.order_of_the_programs",
         "dispatch/runtime/parts.py",
-        "in log.content.parts(log, logged):\n",
-        "in reversed([*log.content.parts(log, logged)]):\n",
+        "in records:\n",
+        "in reversed([*records]):\n",
         "The effects of a log come in the reverse order.",
         _in("logs", "grids_of_every_rank"),
     ),

@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-NUMBERING = "effects/_model/site.py"
+NUMBERING = "effects/_model/callback.py"
 TESTS = "tests/effects/test_keys.py"
 
 

@@ -20,8 +20,8 @@ SLIPS = (
     Slip(
         "replay.direct_record",
         "effects/_model/site.py",
-        " or call.pass_record or call.prints",
-        " or call.prints",
+        "if call.pass_record or call.prints:",
+        "if call.prints:",
         "A function that asks for its record does not get it.",
         ("tests/effects/callback/test_callback.py::test_pass_record_with_results",),
     ),
