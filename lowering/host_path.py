@@ -17,7 +17,6 @@ from effects._model.after import after_p
 from effects._model.registry import Order
 from effects._model.site import Site, Where
 from effects._model.wire import (
-    AHEAD_ATTRIBUTE,
     BEGIN_TARGET,
     CALL_TARGET,
     ENTER_TARGET,
@@ -27,6 +26,7 @@ from effects._model.wire import (
     RECORD_TARGET,
     SHARDS_TARGET,
     TAKE_TARGET,
+    Attribute,
     RecordTrait,
 )
 from effects.lowering.native_calls import refuse_missing_platform, refused_per_shard, register_site
@@ -76,12 +76,12 @@ def replace_handlers(ctx: Any) -> None:
             raise NotImplementedError(MSG_EXPORTED_OPERATION)
         if target not in (RECORD_TARGET, CALL_TARGET, ENTER_TARGET, SHARDS_TARGET):
             return None
-        if target in (ENTER_TARGET, SHARDS_TARGET) or attributes["traits"].value & RecordTrait.ENTERS:
+        if target in (ENTER_TARGET, SHARDS_TARGET) or attributes[Attribute.TRAITS].value & RecordTrait.ENTERS:
             raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
-        site = known_sites.find(attributes["site"].value)
+        site = known_sites.find(attributes[Attribute.SITE].value)
         register_site(ctx, site)
-        is_counted = attributes["traits"].value & RecordTrait.COUNTED
-        ahead = attributes[AHEAD_ATTRIBUTE].value if AHEAD_ATTRIBUTE in attributes else 0
+        is_counted = attributes[Attribute.TRAITS].value & RecordTrait.COUNTED
+        ahead = attributes[Attribute.AHEAD].value if Attribute.AHEAD in attributes else 0
 
         def record(token: Any, *operands: Any) -> list[Any]:
             own = np.array(token)

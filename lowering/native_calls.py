@@ -19,13 +19,11 @@ from effects._model.registry import Order
 from effects._model.site import Site
 from effects._model.wire import (
     AFTER_TARGET,
-    AHEAD_ATTRIBUTE,
     CALL_TARGET,
     CLOSE_TARGET,
     COUNT_STEP,
     ENTER_STEP,
     ENTER_TARGET,
-    FAIL_AS_ONE_ATTRIBUTE,
     GATE_TARGET,
     INDEX,
     LEAVE_STEP,
@@ -36,8 +34,8 @@ from effects._model.wire import (
     REPLICA_TOKEN_LENGTH,
     SKIP_TARGET,
     STREAM,
-    TOGETHER_ATTRIBUTE,
     TOKEN_LENGTH,
+    Attribute,
     RecordTrait,
     TokenStep,
     advance,
@@ -207,7 +205,7 @@ def site_attributes(
     }
     traits = call_traits(has, devices, call)
     site = site.portable
-    return {"site": site.id, "traits": traits, "description": site.description}
+    return {Attribute.SITE: site.id, Attribute.TRAITS: traits, Attribute.DESCRIPTION: site.description}
 
 
 def emit_call(
@@ -246,8 +244,8 @@ def record_lowering(
     own, counted = own_devices(ctx, devices or replicas or edges.devices), advances_token(ctx)
     attributes = site_attributes(site, own, devices != 0, call, edges, counted=counted)
     if region.go_on_together and (together := own_devices(ctx, _jax.devices_of_region(ctx))) > 1:
-        attributes |= {TOGETHER_ATTRIBUTE: together}
-        attributes |= {FAIL_AS_ONE_ATTRIBUTE: 1} if region.has_collectives else {}
+        attributes |= {Attribute.TOGETHER: together}
+        attributes |= {Attribute.FAIL_AS_ONE: 1} if region.has_collectives else {}
     if devices and _may_be_cut(ctx, site):
         steps = steps_of_record(site.effect.ordered, edges) if counted else None
         return call_whole(ctx, token, operands, devices, attributes, steps)
@@ -255,7 +253,7 @@ def record_lowering(
     if not counted:
         return emit_call(ctx, target, (token, *operands), attributes, replicated=replicated)
     token, ahead = take_ahead(token, ctx.avals_in[0].shape[0])
-    attributes |= {AHEAD_ATTRIBUTE: ahead} if ahead else {}
+    attributes |= {Attribute.AHEAD: ahead} if ahead else {}
     # The host waits for the output token of a program and does not read it, so that the call need not write it.
     aliases = {} if edges.closes else {place_of_token(edges): len(ctx.avals_out) - 1}
     steps = [] if edges.closes else steps_of_record(site.effect.ordered, edges, ahead)
@@ -307,7 +305,7 @@ def of_processes(ctx: Any, site: Site, devices: int) -> Site:
 
 def close_lowering(ctx: Any, *tokens: Any) -> Any:
     devices = _jax.automatic_devices(ctx)
-    attributes, aliases = {"devices": own_devices(ctx, devices)}, {0: 0} if advances_token(ctx) else None
+    attributes, aliases = {Attribute.DEVICES: own_devices(ctx, devices)}, {0: 0} if advances_token(ctx) else None
     return emit_call(ctx, CLOSE_TARGET, tokens, attributes, replicated=devices != 0, aliases=aliases)
 
 
@@ -316,7 +314,7 @@ def gate_lowering(ctx: Any, token: Any, *, domain: int) -> Any:
     if all(PLATFORMS[platform].in_order for platform in _jax.platforms_here(ctx)):
         return [token]
     devices = _jax.automatic_devices(ctx)
-    attributes = {"domain": domain, "devices": own_devices(ctx, devices)}
+    attributes = {Attribute.DOMAIN: domain, Attribute.DEVICES: own_devices(ctx, devices)}
     return emit_call(ctx, GATE_TARGET, (token,), attributes, replicated=devices != 0)
 
 
@@ -331,8 +329,14 @@ def enter_lowering(
     **_: Any,
 ) -> Any:
     counted = advances_token(ctx)
-    attributes = {"ordered": ordered, "devices": own_devices(ctx, devices), "counted": counted}
-    attributes |= {"apart": may_diverge, "parts": has_groups, "skips": announces_skips}  # as the handler has them
+    attributes = {
+        Attribute.ORDERED: ordered,
+        Attribute.DEVICES: own_devices(ctx, devices),
+        Attribute.MAY_DIVERGE: may_diverge,
+        Attribute.HAS_GROUPS: has_groups,
+        Attribute.ANNOUNCES_SKIPS: announces_skips,
+        Attribute.COUNTED: counted,
+    }
     if not counted:
         return _jax.call_handler(ctx, ENTER_TARGET, operands, attributes, has_side_effect=True)
     tokens, own = list(operands[: len(ctx.avals_out)]), operands[len(ctx.avals_out) :]
@@ -369,7 +373,7 @@ def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any], announces_
 
 def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
     replicated, counted = _jax.replicas_per_group(ctx) != 0, advances_token(ctx)
-    attributes = {"ordered": ordered, "counted": counted}
+    attributes = {Attribute.ORDERED: ordered, Attribute.COUNTED: counted}
     if not counted:
         return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated)
     half = len(tokens) // 2
@@ -381,7 +385,7 @@ def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
 
 def skip_lowering(ctx: Any, token: Any, *, count: int) -> Any:
     replicated, counted = _jax.replicas_per_group(ctx) != 0, advances_token(ctx)
-    attributes, aliases = {"count": count, "counted": counted}, {0: 0} if counted else {}
+    attributes, aliases = {Attribute.COUNT: count, Attribute.COUNTED: counted}, {0: 0} if counted else {}
     [token] = emit_call(ctx, SKIP_TARGET, (token,), attributes, replicated=replicated, aliases=aliases)
     return [take_steps(ctx, token, [advance(count)] if counted else [], ctx.avals_out[0], replicated)]
 

@@ -21,7 +21,15 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._model.site import SIZE, Site
-from effects._model.wire import RECORD_TARGET, SHARDS_TARGET, TOKEN_LENGTH, RecordTrait, TokenStep, step_numbers
+from effects._model.wire import (
+    RECORD_TARGET,
+    SHARDS_TARGET,
+    TOKEN_LENGTH,
+    Attribute,
+    RecordTrait,
+    TokenStep,
+    step_numbers,
+)
 
 
 def call_shards(
@@ -76,7 +84,7 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_resul
     if "whole" not in description:
         table = _table(tiles, description["devices"])
     elif any(tile.is_cut for tile in tiles):
-        attributes["traits"] |= RecordTrait.HAS_SHARDS
+        attributes[Attribute.TRAITS] |= RecordTrait.HAS_SHARDS
         table = _table_of_whole(tiles, description["devices"])
     steps = description["steps"]
     steps = None if steps is None else [step_numbers(TokenStep(*step), TOKEN_LENGTH) for step in steps]

@@ -1,6 +1,5 @@
-// The wire: what native code, compiled programs and Python must lay out in the same way. It is written down here and,
-// for Python, in effects/_model/wire.py, and nowhere else; python/wire.cc hands this half to Python, which compares the
-// two when it loads the module.
+// The wire: what native code, compiled programs and Python must lay out in the same way. It is written down here and
+// nowhere else: python/wire.cc hands it to Python, where effects/_model/wire.py gives it names.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +7,9 @@
 
 namespace effects {
 
-// Grows when a function of the native module takes or gives something else than before.
-inline constexpr int kInterface = 33;
+// Grows when a function of the native module takes or gives something else than before, or the wire has other names.
+// effects/_model/native.py says which one Python expects.
+inline constexpr int kInterface = 34;
 
 // Tokens
 
@@ -181,16 +181,6 @@ enum RecordTrait : int64_t {
   kRecordIsCounted = int64_t{1} << 62, // by the program: the call gives the token back as it came
 };
 
-// The attribute of a call of a counted record, if it is not 0: how many effects have come since the program has written
-// the token that the call is given. So the program adds to a token once for all records that follow each other.
-inline constexpr char kAheadAttribute[] = "ahead";
-
-// The attribute of a call with results to which all devices of a region come, if they are several: how many these are.
-// They go on together (drain/replies.h).
-inline constexpr char kTogetherAttribute[] = "together";
-// And if the region has collectives, 1.
-inline constexpr char kFailAsOneAttribute[] = "fail_as_one";
-
 // And the traits of a call of a handler of the user's.
 enum CustomCallTrait : int64_t {
   kCustomCallHasToken = 1, // behind the operands
@@ -224,8 +214,25 @@ inline constexpr char kKeepTarget[] = "effects_keep";
 inline constexpr char kPostTarget[] = "effects_post";
 inline constexpr char kTakeTarget[] = "effects_take";
 
-// The attribute of a custom call that is ours: its name sorts behind all that users may choose.
-inline constexpr char kCustomCallAttribute[] = "~effects";
+// The names of the attributes of their calls.
+namespace attribute {
+// Of a call that publishes a record.
+inline constexpr char kSite[] = "site", kTraits[] = "traits", kDescription[] = "description";
+// If the record is counted, and this is not 0: how many effects have come since the program has written the token that
+// the call is given. So the program adds to a token once for all records that follow each other.
+inline constexpr char kAhead[] = "ahead";
+// If there are results, and several devices of a region come to the call: how many these are. They go on together
+// (drain/replies.h). And if the region has collectives, 1.
+inline constexpr char kTogether[] = "together", kFailAsOne[] = "fail_as_one";
+// Of the ends of programs and regions.
+inline constexpr char kOrdered[] = "ordered", kDevices[] = "devices", kMayDiverge[] = "apart", kHasGroups[] = "parts",
+                      kAnnouncesSkips[] = "skips", kCounted[] = "counted", kCount[] = "count", kDomain[] = "domain";
+// Of asynchronous operations.
+inline constexpr char kByLane[] = "by_lane", kOptional[] = "optional", kCall[] = "call", kTo[] = "to", kFrom[] = "from",
+                      kSize[] = "size", kWhere[] = "where";
+// Of custom calls: ours, whose name sorts behind all that users may choose, and what it has beside the site.
+inline constexpr char kOurs[] = "~effects", kTarget[] = "target", kPlatform[] = "platform", kKept[] = "kept";
+} // namespace attribute
 
 // What a call of a program returns of its effects: the positions of Python's `ProgramTraits`.
 enum ProgramTrait { kEffects, kHasCallbacks, kAwaitsResults, kHasCustomCalls, kDomainsOfHandlers, kHandlers };

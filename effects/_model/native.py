@@ -1,16 +1,19 @@
-"""The native module, loaded and compared with what Python takes it for."""
+"""The native module, if it is of the same version as the Python code, and what it says of the wire."""
 
 from __future__ import annotations
 
-from effects._model import wire as wire
+from typing import Any
+
+INTERFACE = 34
+"""That of the module, `kInterface` in `dispatch/native/wire.h`: the one number that both have to have."""
 
 MSG_NATIVE_MISSING = (
     "The native module `effects._native` is not there. It is built when the package is installed. Install the package "
     "with `pip install .` in its folder."
 )
 MSG_NATIVE_VERSION = (
-    "The native module is of another version than the Python code: `{what}` is {found} there, and {expected} here. "
-    "Both must come from one installation. Install the package anew with `pip install .`."
+    "The native module is of another version than the Python code: its interface is {found}, and {expected} is "
+    "expected. Both must come from one installation. Install the package anew with `pip install .`."
 )
 
 
@@ -18,6 +21,9 @@ try:
     from effects import _native as native
 except ImportError as _error:
     raise ImportError(MSG_NATIVE_MISSING) from _error
-if (_difference := wire.first_difference(native.wire() if hasattr(native, "wire") else {})) is not None:
-    _what, _found, _expected = _difference
-    raise ImportError(MSG_NATIVE_VERSION.format(what=_what, found=_found, expected=_expected))
+
+layout: dict[str, Any] = native.wire() if hasattr(native, "wire") else {}
+"""The wire, as `dispatch/native/python/wire.cc` hands it out."""
+
+if (_found := layout.get("numbers", {}).get("interface", "missing")) != INTERFACE:
+    raise ImportError(MSG_NATIVE_VERSION.format(found=_found, expected=INTERFACE))

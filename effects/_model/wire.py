@@ -1,7 +1,7 @@
 """The wire: what compiled programs, native code and Python lay out in the same way.
 
-It is written down here and, for native code, in `dispatch/native/wire.h`, and nowhere else. The native module says what
-it was compiled with, and `lowering/native_module.py` compares the two when it loads it.
+It is written down in `dispatch/native/wire.h`, which says what each of it means. Here the names are that Python has for
+it, in the same order as `dispatch/native/python/wire.cc` hands it out.
 """
 
 import enum
@@ -12,19 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-INTERFACE = 33
-"""Grows when a function of the native module takes or gives something else than before."""
+from effects._model.native import layout
+
+_numbers: dict[str, int] = layout["numbers"]
 
 # Tokens
 
-TOKEN = ("stream", "epoch", "phase", "index")
-"""The numbers of a token, each a `uint32`."""
-TOKEN_LENGTH = len(TOKEN)
-STREAM, EPOCH, PHASE, INDEX = range(TOKEN_LENGTH)
-
-REPLICA_TOKEN = (*TOKEN, "group", "replica", "num_shared", "announces_skips")
-"""Those of a token in a region over some axes of its mesh, where devices are replicas of each other."""
+REPLICA_TOKEN: tuple[str, ...] = tuple(layout["replica_token"])
+"""The numbers of a token, each a `uint32`, in a region over some axes of its mesh, where devices are replicas of each
+other. Elsewhere it has the first four."""
 REPLICA_TOKEN_LENGTH = len(REPLICA_TOKEN)
+TOKEN_LENGTH = _numbers["token_length"]
+STREAM, EPOCH, PHASE, INDEX = range(TOKEN_LENGTH)
 
 
 class TokenStep(NamedTuple):
@@ -37,17 +36,13 @@ class TokenStep(NamedTuple):
     num_shared: int
 
 
+COUNT_STEP, ENTER_STEP, LEAVE_STEP = (TokenStep(*layout[step]) for step in ("count_step", "enter_step", "leave_step"))
+"""An effect; a device begins to count for itself, and ends it, which is of the token around."""
+
+
 def advance(effects: int) -> TokenStep:
     """So many effects."""
-    return TokenStep(True, 0, effects, effects)
-
-
-COUNT_STEP = advance(1)
-"""An effect."""
-ENTER_STEP = TokenStep(False, 1, 0, 0)
-"""A device begins to count for itself."""
-LEAVE_STEP = TokenStep(True, 2, 0, 0)
-"""And ends it: of the token around."""
+    return TokenStep(COUNT_STEP.keeps_index, *(effects * each for each in COUNT_STEP[1:]))
 
 
 def step_numbers(step: TokenStep, length: int) -> tuple[list[int], list[int]]:
@@ -60,14 +55,10 @@ def step_numbers(step: TokenStep, length: int) -> tuple[list[int], list[int]]:
     return keeps, adds
 
 
-DOMAIN_BITS = 8
+DOMAIN_BITS = _numbers["domain_bits"]
 """How many bits of the stream number the order domain within its program; the rest number the thread."""
-
-PLACED_THREAD = 0xFFFFFE
-"""In place of a thread's number: the token lies on devices for program after program, and its epoch is the number of a
-cell of native code's that has both."""
-PLAIN_THREAD = 0xFFFFFF
-"""The stream of programs that JAX dispatches, outside of `fx.jit`: each of their effects is an epoch of it."""
+PLACED_THREAD, PLAIN_THREAD = _numbers["placed_thread"], _numbers["plain_thread"]
+"""In place of a thread's number: of tokens that lie on devices for program after program, and of the plain stream."""
 FIRST_NESTED_THREAD = 1 << 23
 """The drain's threads have numbers from below `PLACED_THREAD` down, and the user's from 1 up, to here."""
 
@@ -91,31 +82,10 @@ def in_region(phase: int) -> bool:
 
 # Records
 
-HEADER = np.dtype(
-    [
-        ("size", "<u4"),
-        ("kind", "<u2"),
-        ("flags", "<u2"),
-        ("site", "<u8"),
-        ("token", "<u4", (TOKEN_LENGTH,)),
-        ("device", "<i4"),
-        ("reply", "<u4"),
-        ("payload_size", "<u8"),
-        ("time", "<f8"),
-    ]
-)
+HEADER = np.dtype([(name, dtype) for name, dtype, _ in layout["header"]])
 """What a record begins with. Behind it comes its payload."""
-
-_CODES = {"<u2": "H", "<u4": "I", "<i4": "i", "<u8": "Q", "<f8": "d"}
-
-
-def _format_of(dtype: np.dtype) -> str:
-    """A structured type as `struct` names it: `struct` reads one record some ten times as fast as NumPy."""
-    fields = [(dtype[name].shape, dtype[name].base.str) for name in dtype.names or ()]
-    return "<" + "".join(f"{shape[0] if shape else ''}{_CODES[code]}" for shape, code in fields)
-
-
-_HEADER = struct.Struct(_format_of(HEADER))
+_HEADER = struct.Struct("<" + "".join(code for _, _, code in layout["header"]))
+"""The same: `struct` reads one record some ten times as fast as NumPy."""
 
 
 class Header(NamedTuple):
@@ -143,120 +113,71 @@ def read_header(data: Any, at: int = 0) -> Header:
     return Header._make(_HEADER.unpack_from(data, at))
 
 
+_ORDERED = _numbers["ordered_record"]
+
+
 def write_header(site: int, token: tuple[int, ...], device: int, payload_size: int, time: float) -> bytes:
     """The header of a record that Python has made, by itself in its place."""
-    return _HEADER.pack(HEADER.itemsize + payload_size, Kind.ORDERED, 0, site, *token, device, 0, payload_size, time)
+    return _HEADER.pack(HEADER.itemsize + payload_size, _ORDERED, 0, site, *token, device, 0, payload_size, time)
 
 
 def header_offset(field: str) -> int:
     """At which byte of a header a field begins."""
-    return _fields(HEADER)[field][1]
+    return dict(HEADER.fields or {})[field][1]
 
 
-def _fields(dtype: np.dtype) -> dict[str, tuple[np.dtype, int]]:
-    return {name: (field[0], field[1]) for name, field in (dtype.fields or {}).items()}
-
-
-class Kind(enum.IntEnum):
-    """What a record is. Those from `CLOSE` on are markers, which say how far a program is."""
-
-    PADDING = 0
-    ORDERED = 1
-    UNORDERED = 2
-    CLOSE = 3
-    ENTER = 4
-    LEAVE = 5
-    SKIP = 6
-
-
-class Flag(enum.IntFlag):
-    LARGE = 1  # the payload travels by itself
-    REPLICATED = 2  # every device of the program publishes this same record
-    CALLBACK = 4  # replaying it runs a function of the user's
-    MAY_DIVERGE = 8  # of `Kind.ENTER`: a device that waits for an answer may be what the other devices wait for
-    AWAITED = 16  # a device will wait for what comes of it: it is never dropped
-
-
-FIRST_GPU = 1 << 24
+FIRST_GPU = _numbers["first_gpu"]
 """The number of a process's first GPU in records: those of CPUs are less."""
 
-ALL_DEVICES = -1
+ALL_DEVICES = _numbers["all_devices"]
 """The device of a record that is replicated: all devices of a program publish it."""
 
-SCALARS = (
-    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "byte"),
-    *("thread", "device", "lane"),
-)
-"""The types whose values native code formats, in the order of their codes. "byte" stands for all others of one byte.
-The last three are no operand's: the number of the thread in a stream's number, the place of a device, and a lane's
-number along one of the `vmap`s."""
+SCALARS: tuple[str, ...] = tuple(layout["scalars"])
+"""The types whose values native code formats, in the order of their codes."""
 
 # Calls of a compiled program
+
+
+_record_traits: list[int] = [*layout["record_traits"].values()]
 
 
 class RecordTrait(enum.IntFlag):
     """The traits of a call that publishes a record, in one number."""
 
-    ORDERED = 1
-    CLOSES = 2  # it is the last record of its program, which has no other tokens
-    CALLBACK = 4
-    ENTERS = 8  # it is the first record of its region
-    LEAVES = 16  # and the last
-    MAY_DIVERGE = 32  # as the flag
-    REPLICATED = 64
-    HAS_SHARDS = 128  # each device publishes its shards; with `REPLICATED` they make one record
-    COUNTED = 1 << 62  # by the program: the call gives the token back as it came
+    ORDERED, CLOSES, CALLBACK, ENTERS, LEAVES, MAY_DIVERGE, REPLICATED, HAS_SHARDS, COUNTED = _record_traits
 
 
 class CustomCallTrait(enum.IntFlag):
     """The traits of a call of a handler of the user's, in one number."""
 
-    HAS_TOKEN = 1  # behind the operands
-    COUNTS = 2  # it is one of ours
-    ORDERED = 4
-    HAS_MORE = 8  # there is something behind the results
-    STARTS = 16  # it starts an asynchronous operation, which ends when the handler has answered
-    ON_DEVICE = 32  # that is in a device's memory, as what the handler says is of a device's stream
-
-
-DEVICES_SHIFT, DEVICES_MASK, CALL_SHIFT = 8, 0xFFFFFF, 32
-"""Above the traits, of either call: how many devices come to it, where that matters, and a number that differs between
-calls that are otherwise equal."""
+    HAS_TOKEN, COUNTS, ORDERED, HAS_MORE, STARTS, ON_DEVICE = layout["custom_call_traits"].values()
 
 
 def call_traits(has: Mapping[RecordTrait, bool] | Mapping[CustomCallTrait, bool], devices: int, call: int) -> int:
-    """The traits that a call has, as the number in its attribute."""
-    return sum(trait.value for trait, it_has in has.items() if it_has) | devices << DEVICES_SHIFT | call << CALL_SHIFT
+    """The traits that a call has, as the number in its attribute. Above them are how many devices come to it, where
+    that matters, and a number that differs between calls that are otherwise equal."""
+    traits = sum(trait.value for trait, it_has in has.items() if it_has)
+    return traits | devices << _numbers["devices_shift"] | call << _numbers["call_shift"]
 
 
-AHEAD_ATTRIBUTE = "ahead"
-"""The attribute of a call of a counted record, if it is not 0: how many effects have come since the program has written
-its token, to which it adds once for all records that follow each other."""
-TOGETHER_ATTRIBUTE, FAIL_AS_ONE_ATTRIBUTE = "together", "fail_as_one"
-"""Attributes of a call from which several devices go on together: how many, and 1 if the region has collectives."""
+class Attribute(enum.StrEnum):
+    """The names of the attributes of calls."""
 
-RECORD_TARGET = "effects_record"
-CALL_TARGET = "effects_call"
-CLOSE_TARGET = "effects_close"
-GATE_TARGET = "effects_gate"
-ENTER_TARGET = "effects_enter"
-LEAVE_TARGET, SKIP_TARGET = "effects_leave", "effects_skip"
-AFTER_TARGET = "effects_after"
-PLAIN_TARGET = "effects_plain"
-PLAIN_CALL_TARGET = "effects_plain_call"
-CUSTOM_CALL_TARGET = "effects_custom_call"
-BEGIN_TARGET = "effects_begin"
-KEEP_TARGET = "effects_keep"
-POST_TARGET = "effects_post"
-TAKE_TARGET = "effects_take"
+    SITE, TRAITS, DESCRIPTION, AHEAD, TOGETHER, FAIL_AS_ONE = layout["record_attributes"]
+    ORDERED, DEVICES, MAY_DIVERGE, HAS_GROUPS, ANNOUNCES_SKIPS, COUNTED, COUNT, DOMAIN = layout["region_attributes"]
+    BY_LANE, OPTIONAL, CALL, TO, FROM, SIZE, WHERE = layout["operation_attributes"]
+    OURS, TARGET, PLATFORM, KEPT = layout["custom_call_attributes"]
+
+
+RECORD_TARGET, CALL_TARGET, PLAIN_TARGET, PLAIN_CALL_TARGET = layout["record_targets"]
+CLOSE_TARGET, GATE_TARGET, ENTER_TARGET, LEAVE_TARGET, SKIP_TARGET, AFTER_TARGET = layout["region_targets"]
+BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET = layout["operation_targets"]
+[CUSTOM_CALL_TARGET] = layout["custom_call_targets"]
 SHARDS_TARGET = "effects_shards"
 """Only XLA's partitioner meets this one, and it asks Python what to put in its place: there is no native handler."""
 SITE_STATE = "effects_site"
 CUSTOM_CALL_STATE = "effects_custom_call"
 """The names under which XLA knows what a loaded program keeps of a call; native code has the types alone."""
-CUSTOM_CALL_ATTRIBUTE = "~effects"
-"""The attribute of a custom call that is ours: its name sorts behind all that users may choose."""
 
 
 def domain_number(domain: str) -> int:
@@ -289,9 +210,9 @@ class Batch(NamedTuple):
 
 
 class ItemKind(enum.IntEnum):
-    TEXT = 0  # of consecutive records that go to one output
-    RECORDS = 1  # consecutive records of one epoch, headers included
-    LARGE = 2  # a large record by itself
+    """Text of consecutive records that go to one output; consecutive records of one epoch; a large record by itself."""
+
+    TEXT, RECORDS, LARGE = layout["item_kinds"].values()
 
 
 class Item(NamedTuple):
@@ -308,7 +229,7 @@ class Item(NamedTuple):
     reply: int  # the number of the reply that a device waits for with the last of its records; 0 if none does
 
 
-TEXT_RUN = np.dtype([("site", "<u8"), ("end", "<u8"), ("epoch", "<u4"), ("count", "<u4")])
+TEXT_RUN = np.dtype([(name, dtype) for name, dtype, _ in layout["text_run"]])
 """Consecutive records in a text, all of one site and one program; `end` is where their text ends, in bytes of UTF-8."""
 
 
@@ -333,69 +254,5 @@ class RecordsBetween(NamedTuple):
 
 # Settings
 
-WHEN_FULL = ("wait", "drop")
+WHEN_FULL: tuple[str, ...] = tuple(layout["when_full"])
 """What a producer does that finds its ring full, in the order of their codes."""
-
-
-def layout() -> dict[str, Any]:
-    """All of this as data, as the native module gives its own."""
-    return {
-        "token": list(TOKEN),
-        "replica_token": list(REPLICA_TOKEN),
-        "count_step": COUNT_STEP._asdict(),
-        "enter_step": ENTER_STEP._asdict(),
-        "leave_step": LEAVE_STEP._asdict(),
-        "numbers": {
-            "interface": INTERFACE,
-            "domain_bits": DOMAIN_BITS,
-            "placed_thread": PLACED_THREAD,
-            "plain_thread": PLAIN_THREAD,
-            "all_devices": ALL_DEVICES,
-            "first_gpu": FIRST_GPU,
-            "header_size": HEADER.itemsize,
-            "devices_shift": DEVICES_SHIFT,
-            "devices_mask": DEVICES_MASK,
-            "call_shift": CALL_SHIFT,
-        },
-        "ahead": AHEAD_ATTRIBUTE,
-        "together": TOGETHER_ATTRIBUTE,
-        "fail_as_one": FAIL_AS_ONE_ATTRIBUTE,
-        "header": {name: (at, dtype.itemsize) for name, (dtype, at) in _fields(HEADER).items()},
-        "text_run": {name: (at, dtype.itemsize) for name, (dtype, at) in _fields(TEXT_RUN).items()},
-        "kinds": _values(Kind),
-        "flags": _values(Flag),
-        "record_traits": _values(RecordTrait),
-        "custom_call_traits": _values(CustomCallTrait),
-        "scalars": list(SCALARS),
-        "targets": [
-            *(RECORD_TARGET, CALL_TARGET, CLOSE_TARGET, GATE_TARGET, ENTER_TARGET, LEAVE_TARGET, SKIP_TARGET),
-            *(AFTER_TARGET, PLAIN_TARGET, PLAIN_CALL_TARGET, CUSTOM_CALL_TARGET, CUSTOM_CALL_ATTRIBUTE),
-            *(BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET),
-        ],
-        "program_traits": list(ProgramTraits._fields),
-        "item_kinds": list(_values(ItemKind)),
-        "when_full": list(WHEN_FULL),
-        "batch": list(Batch._fields),
-        "item": list(Item._fields),
-        "callback_record": list(CallbackRecord._fields),
-        "records_between": list(RecordsBetween._fields),
-    }
-
-
-def _values(enumeration: type[enum.IntEnum | enum.IntFlag]) -> dict[str, int]:
-    return {member.name.lower(): member.value for member in enumeration if member.name}
-
-
-def first_difference(native: dict[str, Any]) -> tuple[str, Any, Any] | None:
-    """What the native module has otherwise: its name, what it is there, and what it is here. None if nothing is."""
-    return _first_difference("", native, layout())
-
-
-def _first_difference(name: str, there: Any, here: Any) -> tuple[str, Any, Any] | None:
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in [*here, *(key for key in there if key not in here)]:
-            inner = f"{name}.{key}" if name else str(key)
-            if found := _first_difference(inner, there.get(key, "missing"), here.get(key, "missing")):
-                return found
-        return None
-    return None if there == here else (name, there, here)

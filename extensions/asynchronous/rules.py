@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from effects import _jax
 from effects._model.after import after
 from effects._model.primitive import effect_p
 from effects._model.site import Site, stored_dtype
-from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, PLAIN_THREAD, POST_TARGET, TAKE_TARGET, stream_of
+from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, PLAIN_THREAD, POST_TARGET, TAKE_TARGET, Attribute, stream_of
 from effects.extensions.asynchronous.operation import Exchanged, HostAwait, HostStartOp, Operation
 from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
@@ -141,7 +142,7 @@ def _call(
     operation: Operation,
     target: str,
     site: Site | None = None,
-    **attributes: Any,
+    attributes: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[Any, list[Any]]:
     named = tuple(attributes.items())
     *outs, token = operation_p.bind(
@@ -183,15 +184,15 @@ def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[A
         return _keep_received(token, operands, operation)
     if isinstance(operation, Exchanged):
         sent = _to_exchange(operands, operation)
-        return _call(token, sent, [operation.ticket], operation, POST_TARGET, **_peers(operation))
+        return _call(token, sent, [operation.ticket], operation, POST_TARGET, attributes=_peers(operation))
     return keep(token, operands, operation)
 
 
 def keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
     values = [value.astype(stored_dtype(value.dtype)) for value in values]
     by_lane = not isinstance(operation, Exchanged)
-    optional = operation.of_derivative
-    return _call(token, values, [operation.ticket], operation, KEEP_TARGET, by_lane=by_lane, optional=optional)
+    attributes = {Attribute.BY_LANE: by_lane, Attribute.OPTIONAL: operation.of_derivative}
+    return _call(token, values, [operation.ticket], operation, KEEP_TARGET, attributes=attributes)
 
 
 def _keep_received(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
@@ -208,7 +209,8 @@ def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[An
     if lanes:  # a part from each device comes first
         results = [result.update(shape=_moved(result.shape, lanes, 0)) for result in results]
     where = str(operation.where or "a line that is not known")  # of a derivative's there is none
-    token, outs = _call(token, operands, results, operation, TAKE_TARGET, by_lane=not exchanged, where=where)
+    attributes = {Attribute.BY_LANE: not exchanged, Attribute.WHERE: where}
+    token, outs = _call(token, operands, results, operation, TAKE_TARGET, attributes=attributes)
     outs = [out.astype(result.dtype) for out, result in zip(outs, shown, strict=True)]
     return token, [jnp.moveaxis(out, 0, lanes) for out in outs] if lanes else outs
 
@@ -242,8 +244,13 @@ def _exchange_and_keep(token: Any, rank: Any, group: Any, *sent: Any, operation:
 
 def _peers(operation: Exchanged) -> dict[str, Any]:
     receivers, senders = operation.receivers or (), operation.senders or ()
-    peers = {"call": operation.key, "size": operation.size, "to": receivers, "from": senders}
-    return {**peers, "optional": operation.of_derivative}
+    return {
+        Attribute.CALL: operation.key,
+        Attribute.SIZE: operation.size,
+        Attribute.TO: receivers,
+        Attribute.FROM: senders,
+        Attribute.OPTIONAL: operation.of_derivative,
+    }
 
 
 @register_token_rule(async_update_p)

@@ -17,7 +17,7 @@ from effects import _jax
 from effects._model.device import PLATFORMS, platforms_with_handlers
 from effects._model.registry import Order
 from effects._model.site import Site
-from effects._model.wire import CUSTOM_CALL_ATTRIBUTE, CUSTOM_CALL_TARGET, CustomCallTrait, call_traits
+from effects._model.wire import CUSTOM_CALL_TARGET, Attribute, CustomCallTrait, call_traits
 from effects.extensions.custom_calls.api import Attributes
 from effects.extensions.custom_calls.message import message_of
 from effects.extensions.custom_calls.primitive import by_lane, custom_call_p
@@ -120,13 +120,13 @@ def call_handler(
         CustomCallTrait.STARTS: start is not None,
     }
     ours = {
-        "target": target,
-        "platform": platform,
-        "where": str(site.where),
-        "site": site.id,
-        "traits": call_traits(has, own_devices(ctx, devices), call),
-        "kept": np.array(start.kept if start is not None else (), np.int64),
-        "description": site.description,
+        Attribute.TARGET: target,
+        Attribute.PLATFORM: platform,
+        Attribute.WHERE: str(site.where),
+        Attribute.SITE: site.id,
+        Attribute.TRAITS: call_traits(has, own_devices(ctx, devices), call),
+        Attribute.KEPT: np.array(start.kept if start is not None else (), np.int64),
+        Attribute.DESCRIPTION: site.description,
     }
     own_results = len(outputs) + len(more) - len(token)  # the tokens come last
     layouts_of_more = tuple(tuple(range(getattr(aval, "ndim", 0))) for aval in more)
@@ -134,7 +134,7 @@ def call_handler(
         ctx.replace(avals_out=[*ctx.avals_out[: len(outputs)], *more]),
         CUSTOM_CALL_TARGET,
         operands,
-        {**attributes.values, CUSTOM_CALL_ATTRIBUTE: ours},
+        {**attributes.values, Attribute.OURS: ours},
         replicated=bool(devices or _jax.replicas_per_group(ctx)),
         has_side_effect=has_side_effect,
         aliases=dict([*aliases, *((len(inputs) + i, own_results + i) for i in range(len(token)))]),

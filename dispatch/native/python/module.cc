@@ -47,7 +47,7 @@ Token ToToken(nb::handle tuple) {
 
 NB_MODULE(_native, m) {
   m.doc() = "The native part of token-effects: rings, release order and XLA FFI handlers.";
-  // Compared with effects/_model/wire.py when Python loads the module.
+  // Read by effects/_model/wire.py when Python loads the module.
   m.def("wire", &Wire);
 
   m.def("handlers", [] { return ToList(handlers()); });

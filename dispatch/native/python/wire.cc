@@ -1,6 +1,7 @@
 #include "wire.h"
 
 #include <initializer_list>
+#include <type_traits>
 #include <utility>
 
 #include "../producer/device_token.h"
@@ -34,40 +35,43 @@ nb::dict Numbers(std::initializer_list<std::pair<const char *, int64_t>> named) 
   return numbers;
 }
 
-nb::dict Step(const TokenStep &step) {
-  return Numbers({{"keeps_index", step.keeps_index},
-                  {"phase", step.phase},
-                  {"index", step.index},
-                  {"num_shared", step.num_shared}});
+nb::tuple Step(const TokenStep &step) {
+  return nb::make_tuple(step.keeps_index, step.phase, step.index, step.num_shared);
 }
 
 // The place of a field of four bytes among others.
 constexpr int64_t Word(size_t offset) { return static_cast<int64_t>(offset / sizeof(uint32_t)); }
 
-#define EFFECTS_FIELD(name) fields[#name] = nb::make_tuple(offsetof(Fields, name), sizeof(Fields::name))
+// How NumPy and Python's `struct` name the type of a field.
+template <typename T>
+nb::tuple Named(const char *name) {
+  if constexpr (std::is_enum_v<T>) return Named<std::underlying_type_t<T>>(name);
+  if constexpr (std::is_same_v<T, Token>) return nb::make_tuple(name, "4u4", "4I");
+  if constexpr (std::is_same_v<T, double>) return nb::make_tuple(name, "f8", "d");
+  if constexpr (std::is_same_v<T, int32_t>) return nb::make_tuple(name, "i4", "i");
+  if constexpr (std::is_same_v<T, uint16_t>) return nb::make_tuple(name, "u2", "H");
+  if constexpr (std::is_same_v<T, uint32_t>) return nb::make_tuple(name, "u4", "I");
+  if constexpr (std::is_same_v<T, uint64_t>) return nb::make_tuple(name, "u8", "Q");
+}
 
-nb::dict Header() {
-  using Fields = RecordHeader;
-  nb::dict fields;
-  EFFECTS_FIELD(size);
-  EFFECTS_FIELD(kind);
-  EFFECTS_FIELD(flags);
-  EFFECTS_FIELD(site);
-  EFFECTS_FIELD(token);
-  EFFECTS_FIELD(device);
-  EFFECTS_FIELD(reply);
-  EFFECTS_FIELD(payload_size);
-  EFFECTS_FIELD(time);
+#define EFFECTS_FIELD(name) Named<decltype(Of::name)>(#name)
+
+// Fields lie one behind the other, without gaps.
+nb::list Header() {
+  using Of = RecordHeader;
+  nb::list fields;
+  for (const nb::tuple &field :
+       {EFFECTS_FIELD(size), EFFECTS_FIELD(kind), EFFECTS_FIELD(flags), EFFECTS_FIELD(site), EFFECTS_FIELD(token),
+        EFFECTS_FIELD(device), EFFECTS_FIELD(reply), EFFECTS_FIELD(payload_size), EFFECTS_FIELD(time)})
+    fields.append(field);
   return fields;
 }
 
-nb::dict Run() {
-  using Fields = TextRun;
-  nb::dict fields;
-  EFFECTS_FIELD(site);
-  EFFECTS_FIELD(end);
-  EFFECTS_FIELD(epoch);
-  EFFECTS_FIELD(count);
+nb::list Run() {
+  using Of = TextRun;
+  nb::list fields;
+  for (const nb::tuple &field : {EFFECTS_FIELD(site), EFFECTS_FIELD(end), EFFECTS_FIELD(epoch), EFFECTS_FIELD(count)})
+    fields.append(field);
   return fields;
 }
 
@@ -79,10 +83,6 @@ nb::dict Wire() {
   constexpr auto number = [](auto one) { return static_cast<int64_t>(one); };
   constexpr auto behind_token = [](size_t offset) { return Word(kTokenSize + offset); };
   nb::dict wire;
-  wire["token"] = NamesInOrder({{"stream", Word(offsetof(Token, stream))},
-                                {"epoch", Word(offsetof(Token, epoch))},
-                                {"phase", Word(offsetof(Token, phase))},
-                                {"index", Word(offsetof(Token, index))}});
   wire["replica_token"] = NamesInOrder({{"stream", Word(offsetof(Token, stream))},
                                         {"epoch", Word(offsetof(Token, epoch))},
                                         {"phase", Word(offsetof(Token, phase))},
@@ -100,27 +100,14 @@ nb::dict Wire() {
                              {"plain_thread", kPlainThread},
                              {"all_devices", kAllDevices},
                              {"first_gpu", kFirstGpu},
+                             {"ordered_record", number(Kind::kOrdered)},
+                             {"token_length", Word(kTokenSize)},
                              {"header_size", sizeof(RecordHeader)},
+                             {"text_run_size", sizeof(TextRun)},
                              {"devices_shift", kDevicesShift},
-                             {"devices_mask", kDevicesMask},
                              {"call_shift", kCallShift}});
-  wire["ahead"] = kAheadAttribute;
-  wire["together"] = kTogetherAttribute;
-  wire["fail_as_one"] = kFailAsOneAttribute;
   wire["header"] = Header();
   wire["text_run"] = Run();
-  wire["kinds"] = Numbers({{"padding", number(Kind::kPadding)},
-                           {"ordered", number(Kind::kOrdered)},
-                           {"unordered", number(Kind::kUnordered)},
-                           {"close", number(Kind::kClose)},
-                           {"enter", number(Kind::kEnter)},
-                           {"leave", number(Kind::kLeave)},
-                           {"skip", number(Kind::kSkip)}});
-  wire["flags"] = Numbers({{"large", kLarge},
-                           {"replicated", kReplicated},
-                           {"callback", kCallback},
-                           {"may_diverge", kMayDiverge},
-                           {"awaited", kAwaited}});
   wire["record_traits"] = Numbers({{"ordered", kRecordIsOrdered},
                                    {"closes", kRecordCloses},
                                    {"callback", kRecordIsCallback},
@@ -136,37 +123,32 @@ nb::dict Wire() {
                                         {"has_more", kCustomCallHasMore},
                                         {"starts", kCustomCallStarts},
                                         {"on_device", kCustomCallIsOnDevice}});
-  wire["scalars"] = NamesInOrder({{"bool", number(Scalar::kBool)},
-                                  {"int8", number(Scalar::kInt8)},
-                                  {"int16", number(Scalar::kInt16)},
-                                  {"int32", number(Scalar::kInt32)},
-                                  {"int64", number(Scalar::kInt64)},
-                                  {"uint8", number(Scalar::kUint8)},
-                                  {"uint16", number(Scalar::kUint16)},
-                                  {"uint32", number(Scalar::kUint32)},
-                                  {"uint64", number(Scalar::kUint64)},
-                                  {"float16", number(Scalar::kFloat16)},
-                                  {"float32", number(Scalar::kFloat32)},
-                                  {"float64", number(Scalar::kFloat64)},
-                                  {"complex64", number(Scalar::kComplex64)},
-                                  {"complex128", number(Scalar::kComplex128)},
-                                  {"bfloat16", number(Scalar::kBfloat16)},
-                                  {"byte", number(Scalar::kByte)},
-                                  {"thread", number(Scalar::kThread)},
-                                  {"device", number(Scalar::kDevice)},
-                                  {"lane", number(Scalar::kLane)}});
-  wire["targets"] = Names({kRecordTarget, kCallTarget, kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget,
-                           kSkipTarget, kAfterTarget, kPlainTarget, kPlainCallTarget, kCustomCallTarget,
-                           kCustomCallAttribute, kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});
+  // In the order of `Scalar`.
+  wire["scalars"] =
+      Names({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+             "float64", "complex64", "complex128", "bfloat16", "byte", "thread", "device", "lane"});
+  static_assert(number(Scalar::kBool) == 0 && number(Scalar::kLane) == 18);
+  wire["record_targets"] = Names({kRecordTarget, kCallTarget, kPlainTarget, kPlainCallTarget});
+  wire["region_targets"] = Names({kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget, kSkipTarget, kAfterTarget});
+  wire["operation_targets"] = Names({kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});
+  wire["custom_call_targets"] = Names({kCustomCallTarget});
+  namespace name = attribute;
+  wire["record_attributes"] =
+      Names({name::kSite, name::kTraits, name::kDescription, name::kAhead, name::kTogether, name::kFailAsOne});
+  wire["region_attributes"] = Names({name::kOrdered, name::kDevices, name::kMayDiverge, name::kHasGroups,
+                                     name::kAnnouncesSkips, name::kCounted, name::kCount, name::kDomain});
+  wire["operation_attributes"] =
+      Names({name::kByLane, name::kOptional, name::kCall, name::kTo, name::kFrom, name::kSize, name::kWhere});
+  wire["custom_call_attributes"] = Names({name::kOurs, name::kTarget, name::kPlatform, name::kKept});
   wire["program_traits"] = NamesInOrder({{"effects", kEffects},
                                          {"has_callbacks", kHasCallbacks},
                                          {"awaits_results", kAwaitsResults},
                                          {"has_custom_calls", kHasCustomCalls},
                                          {"domains_of_handlers", kDomainsOfHandlers},
                                          {"handlers", kHandlers}});
-  wire["item_kinds"] = NamesInOrder({{"text", number(ItemKind::kText)},
-                                     {"records", number(ItemKind::kRecords)},
-                                     {"large", number(ItemKind::kLarge)}});
+  wire["item_kinds"] = Numbers({{"text", number(ItemKind::kText)},
+                                {"records", number(ItemKind::kRecords)},
+                                {"large", number(ItemKind::kLarge)}});
   wire["when_full"] = NamesInOrder({{"wait", number(WhenFull::kWait)}, {"drop", number(WhenFull::kDrop)}});
   wire["batch"] = Names(kBatchFields);
   wire["item"] = Names(kItemFields);

@@ -5,7 +5,7 @@
 
 namespace effects {
 
-// What wire.h lays down, by name, as effects/_model/wire.py has it: dictionaries of numbers, and lists of names.
+// What wire.h lays down, by name, as effects/_model/wire.py reads it: numbers, and lists of names.
 nanobind::dict Wire();
 
 } // namespace effects

@@ -34,12 +34,12 @@ int64_t NumberIn(const ffi::Dictionary &attributes, std::string_view name) {
 } // namespace
 
 SiteAttributes ReadSite(const ffi::Dictionary &attributes) {
-  return {Attribute<int64_t>(attributes, "site"),
-          Attribute<int64_t>(attributes, "traits"),
-          Attribute<std::string_view>(attributes, "description"),
-          NumberIn(attributes, kAheadAttribute),
-          NumberIn(attributes, kTogetherAttribute),
-          NumberIn(attributes, kFailAsOneAttribute)};
+  return {Attribute<int64_t>(attributes, attribute::kSite),
+          Attribute<int64_t>(attributes, attribute::kTraits),
+          Attribute<std::string_view>(attributes, attribute::kDescription),
+          NumberIn(attributes, attribute::kAhead),
+          NumberIn(attributes, attribute::kTogether),
+          NumberIn(attributes, attribute::kFailAsOne)};
 }
 
 LoadedSite::LoadedSite(const SiteAttributes &attributes)
@@ -165,11 +165,18 @@ XLA_FFI_DEFINE_HANDLER(kRecord, Record,
 XLA_FFI_DEFINE_HANDLER(
     kCall, Call,
     ffi::Ffi::Bind().Ctx<ffi::State<LoadedSite>>().Attrs().Ctx<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
-XLA_FFI_DEFINE_HANDLER(
-    kClose, Close,
-    ffi::Ffi::Bind().Attr<int64_t>("devices").Ctx<ffi::DeviceOrdinal>().RemainingArgs().Ret<ffi::Buffer<ffi::U32>>());
-XLA_FFI_DEFINE_HANDLER(
-    kGate, Gate, ffi::Ffi::Bind().Attr<int64_t>("domain").Attr<int64_t>("devices").RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER(kClose, Close,
+                       ffi::Ffi::Bind()
+                           .Attr<int64_t>(attribute::kDevices)
+                           .Ctx<ffi::DeviceOrdinal>()
+                           .RemainingArgs()
+                           .Ret<ffi::Buffer<ffi::U32>>());
+XLA_FFI_DEFINE_HANDLER(kGate, Gate,
+                       ffi::Ffi::Bind()
+                           .Attr<int64_t>(attribute::kDomain)
+                           .Attr<int64_t>(attribute::kDevices)
+                           .RemainingArgs()
+                           .RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(
     kPlain, Plain,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "../wire.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace effects {
@@ -11,23 +12,26 @@ namespace effects {
 template <typename Device>
 auto BindEnter() {
   return xla::ffi::Ffi::Bind()
-      .Attr<int64_t>("ordered")
-      .Attr<int64_t>("devices")
-      .Attr<bool>("apart")
-      .Attr<bool>("parts")
-      .Attr<bool>("skips")
-      .Attr<bool>("counted")
+      .Attr<int64_t>(attribute::kOrdered)
+      .Attr<int64_t>(attribute::kDevices)
+      .Attr<bool>(attribute::kMayDiverge)
+      .Attr<bool>(attribute::kHasGroups)
+      .Attr<bool>(attribute::kAnnouncesSkips)
+      .Attr<bool>(attribute::kCounted)
       .template Ctx<Device>();
 }
 
 template <typename Device>
 auto BindLeave() {
-  return xla::ffi::Ffi::Bind().Attr<int64_t>("ordered").Attr<bool>("counted").template Ctx<Device>();
+  return xla::ffi::Ffi::Bind()
+      .Attr<int64_t>(attribute::kOrdered)
+      .Attr<bool>(attribute::kCounted)
+      .template Ctx<Device>();
 }
 
 template <typename Device>
 auto BindSkip() {
-  return xla::ffi::Ffi::Bind().Attr<int64_t>("count").Attr<bool>("counted").template Ctx<Device>();
+  return xla::ffi::Ffi::Bind().Attr<int64_t>(attribute::kCount).Attr<bool>(attribute::kCounted).template Ctx<Device>();
 }
 
 } // namespace effects

@@ -4,18 +4,22 @@
 
 #include <string_view>
 
+#include "dispatch/native/wire.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace effects {
 
 template <typename Device>
 auto BindKeep() {
-  return xla::ffi::Ffi::Bind().Attr<bool>("by_lane").Attr<bool>("optional").template Ctx<Device>();
+  return xla::ffi::Ffi::Bind().Attr<bool>(attribute::kByLane).Attr<bool>(attribute::kOptional).template Ctx<Device>();
 }
 
 template <typename Device>
 auto BindTake() {
-  return xla::ffi::Ffi::Bind().Attr<bool>("by_lane").Attr<std::string_view>("where").template Ctx<Device>();
+  return xla::ffi::Ffi::Bind()
+      .Attr<bool>(attribute::kByLane)
+      .Attr<std::string_view>(attribute::kWhere)
+      .template Ctx<Device>();
 }
 
 } // namespace effects

@@ -97,11 +97,11 @@ XLA_FFI_DEFINE_HANDLER(
 XLA_FFI_DEFINE_HANDLER(kKeep, Keep, BindKeep<ffi::DeviceOrdinal>().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kPost, Post,
                        ffi::Ffi::Bind()
-                           .Attr<int64_t>("call")
-                           .Attr<ffi::Span<const int64_t>>("to")
-                           .Attr<ffi::Span<const int64_t>>("from")
-                           .Attr<int64_t>("size")
-                           .Attr<bool>("optional")
+                           .Attr<int64_t>(attribute::kCall)
+                           .Attr<ffi::Span<const int64_t>>(attribute::kTo)
+                           .Attr<ffi::Span<const int64_t>>(attribute::kFrom)
+                           .Attr<int64_t>(attribute::kSize)
+                           .Attr<bool>(attribute::kOptional)
                            .Ctx<ffi::DeviceOrdinal>()
                            .RemainingArgs()
                            .RemainingRets());

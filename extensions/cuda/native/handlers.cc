@@ -235,7 +235,7 @@ EFFECTS_DEFINE_HANDLER_OF_SITE(kPlainCall, PlainCall);
 
 XLA_FFI_DEFINE_HANDLER(kClose, Close,
                        ffi::Ffi::Bind()
-                           .Attr<int64_t>("devices")
+                           .Attr<int64_t>(attribute::kDevices)
                            .Ctx<DeviceNumber>()
                            .Ctx<ffi::PlatformStream<Stream>>()
                            .RemainingArgs()

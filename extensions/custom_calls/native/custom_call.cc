@@ -115,12 +115,14 @@ XLA_FFI_Api_Version VersionOf(UserHandler handler) {
 template <typename Loaded>
 ffi::ErrorOr<std::unique_ptr<Loaded>> Instantiate(Api api, ffi::Dictionary attributes) {
   try {
-    auto ours = attributes.get<ffi::Dictionary>(kCustomCallAttribute);
+    auto ours = attributes.get<ffi::Dictionary>(attribute::kOurs);
     if (!ours.has_value()) return ffi::Unexpected(ours.error());
-    auto target = ours->get<std::string_view>("target"), platform = ours->get<std::string_view>("platform");
-    auto where = ours->get<std::string_view>("where"), description = ours->get<std::string_view>("description");
-    auto site = ours->get<int64_t>("site"), traits = ours->get<int64_t>("traits");
-    auto kept = ours->get<ffi::Span<const int64_t>>("kept");
+    auto target = ours->get<std::string_view>(attribute::kTarget),
+         platform = ours->get<std::string_view>(attribute::kPlatform);
+    auto where = ours->get<std::string_view>(attribute::kWhere),
+         description = ours->get<std::string_view>(attribute::kDescription);
+    auto site = ours->get<int64_t>(attribute::kSite), traits = ours->get<int64_t>(attribute::kTraits);
+    auto kept = ours->get<ffi::Span<const int64_t>>(attribute::kKept);
     if (!target.has_value() || !platform.has_value() || !where.has_value() || !description.has_value() ||
         !site.has_value() || !traits.has_value() || !kept.has_value())
       return ffi::Unexpected(ffi::Error::Internal("A custom call does not describe itself."));

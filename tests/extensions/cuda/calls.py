@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from effects import _jax
-from effects._model.wire import AHEAD_ATTRIBUTE
+from effects._model.wire import Attribute
 
 COUNT, LEAVE = [0, 0, 0, 1], [0, 0, 2, 0]
 
@@ -52,7 +52,7 @@ def _read(op: Any, ops: list[Any]) -> Call:
     is_in_place = "output_operand_aliases" in op.attributes
     is_of_ours = "mhlo.backend_config" in op.attributes
     attributes = op.attributes["mhlo.backend_config"] if is_of_ours else {}
-    ahead = attributes[AHEAD_ATTRIBUTE].value if AHEAD_ATTRIBUTE in attributes else 0
+    ahead = attributes[Attribute.AHEAD].value if Attribute.AHEAD in attributes else 0
     added = np.zeros(4, int)
     value = op.operands[0] if len(op.operands) else None
     while value is not None and not isinstance(value.owner, _jax.mlir.ir.Block):
