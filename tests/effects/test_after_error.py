@@ -147,6 +147,25 @@ def test_program_ends_where_it_waits_for_a_callback_after_a_failure():
     good_program_runs()
 
 
+def test_branch_that_no_lane_takes_ends_no_program():
+    """A program goes on behind a failure where it comes to a callback with results that no lane asks for."""
+    note = _fails_at(1)
+
+    @fx.jit
+    def f(xs):
+        def step(x, i):
+            def fails(x):
+                fx.callback(note, None, i)
+                return x
+
+            return jax.lax.cond(x < 5, fails, lambda x: x + fx.callback(lambda: 1.0, F32), x), None
+
+        return jax.vmap(lambda x: jax.lax.scan(step, x, jnp.arange(3))[0])(xs)
+
+    assert f(jnp.arange(2.0)).tolist() == [0, 1]
+    assert _error().not_carried_out == {"callback": 3}
+
+
 def test_lanes_after_a_failure_are_not_carried_out():
     """Lanes come one after the other, and so does what fails in one of them."""
     fn = _fails_at(1)

@@ -63,7 +63,8 @@ def _races(program: Program) -> bool:
     what may come before or after it."""
     calls = [s for s in statements(program) if isinstance(s, Callback)]
     failing = {call.kind for call in calls if call.fails_at}
-    return "queued_unordered" in failing or ("queued" in failing and any(c.kind == "sync_unordered" for c in calls))
+    waits_apart = any(call.kind == "sync_unordered" for call in calls)
+    return "queued_unordered" in failing or (waits_apart and bool(failing & {"queued", "jax_queued", "jax_io"}))
 
 
 def generate(rng: random.Random, size: int, failure: str = "none") -> Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from tests.oracle.devices.loose import loose_regions
 from tests.oracle.devices.observe import Seen, expect, jax_refuses, observe
 from tests.oracle.devices.region import Region
 from tests.oracle.devices.tokens import compare_tokens
+from tests.oracle.failures import stopped_labels
 from tests.oracle.language import DOMAINS, EFFECTS, Case, Run, kinds_of_labels, label_of, statements
 from tests.oracle.observe import NotInJax, Outcome
 from tests.oracle.runners import library
@@ -77,6 +79,7 @@ def compare(
         return known, [line for line in lines if label_of(line) in unordered]
 
     (want_ordered, want_rest), (seen_ordered, seen_rest) = split(want.lines), split(seen.lines)
+    want_rest = _seen_or_known(want_rest, seen_rest, stopped_labels(runs, want))
     kept = [(line, place) for line, place in zip(want.lines, places, strict=True) if label_of(line) not in unordered]
     kept = [place for _, place in sorted(kept, key=lambda each: label_of(each[0]) in apart)]
     start = 0
@@ -90,7 +93,7 @@ def compare(
         start = end
     complaints = compare_outcomes(
         runs,
-        dataclasses.replace(want, lines=want_ordered + want_rest),
+        dataclasses.replace(want, lines=want_ordered + want_rest, stopped=[]),
         dataclasses.replace(seen, lines=seen_ordered + seen_rest),
     )
     if records is not None:
@@ -98,6 +101,19 @@ def compare(
     if seen.tokens is not None:
         complaints += compare_tokens(runs, seen.tokens)
     return complaints
+
+
+def _seen_or_known(wanted: Sequence[str], seen: Sequence[str], may_lack: set[str]) -> list[str]:
+    """Lines without an order that should have been seen. What may be missing after a failure is, if it was not seen."""
+    there = collections.Counter(seen)
+    there.subtract(wanted)  # below zero: so many are missing
+    known = []
+    for line in wanted:
+        if label_of(line) in may_lack and there[line] < 0:
+            there[line] += 1
+        else:
+            known.append(line)
+    return known
 
 
 def _compare_devices(

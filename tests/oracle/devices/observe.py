@@ -45,6 +45,8 @@ def expect(sequence: Sequence[Item], stops: bool = False) -> tuple[Outcome, list
             placing = item.placing if isinstance(item, MeshRun) else None
             state = reading.run(item.program, state, number, placing)
             outcome.states.append(state)
+            if reading.stopped:
+                outcome.stopped.append(number)
         except Failure as failure:
             outcome.states.append(str(failure))
         number += 1
