@@ -28,7 +28,7 @@ class Silent(Composite):
 
     of: str  # the title of that other
 
-    sites = ()
+    sites: tuple[Site, ...] = ()
 
     def parts(self, site: Site, payload: Any) -> Iterable[tuple[Site, Any]]:
         return ()
