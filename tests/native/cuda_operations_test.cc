@@ -200,7 +200,7 @@ TEST(test_messages_of_custom_calls) {
     if (std::strcmp(handler.stage, "execute") == 0) execute = handler.function;
   const auto speak = [&](const Buffer &token) {
     Frame frame(loaded);
-    return With(frame, {&token}, {&token}).attributes({{kCustomCallAttribute, int64_t{0}}}).call(execute);
+    return With(frame, {&token}, {&token}).attributes({{attribute::kOurs, int64_t{0}}}).call(execute);
   };
   StandIn_Hold(device.stream);
   CHECK(launching.record(device.token.token, 1).empty());

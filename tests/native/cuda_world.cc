@@ -91,7 +91,7 @@ Loaded &OnDevice::load(const char *target, uint64_t site, int64_t traits, std::s
   if (void *const on_load = handler(target, "instantiate")) {
     std::map<std::string, Attribute> attributes{
         {"site", static_cast<int64_t>(site)}, {"traits", traits}, {"description", std::string(kDescription)}};
-    if (ahead != 0) attributes[kAheadAttribute] = int64_t{ahead};
+    if (ahead != 0) attributes[attribute::kAhead] = int64_t{ahead};
     error = Frame(*loaded).attributes(std::move(attributes)).call(on_load, XLA_FFI_ExecutionStage_INSTANTIATE);
   }
   return *loaded;
