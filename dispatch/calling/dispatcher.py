@@ -99,20 +99,19 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             caller = self._caller
             dispatching = stream.dispatching
             depth = len(dispatching)
-            awaits = (traits := caller.traits) is None or traits.awaits_results  # or may, as far as we know
+            traits = caller.traits
             number, threaded = -1, self._threaded
             try:
                 # Traced before the lock is taken: a trace that begins outside of a dispatch gives the lock back.
                 asks = traits is None and _has_callbacks(stream)
-                goes_behind = self._awaits_results(args, kwargs) if asks else awaits
+                goes_behind = self._awaits_results(args, kwargs) if asks else traits is None or traits.awaits_results
                 with stream.dispatch_lock:
                     if goes_behind and _has_callbacks(stream):
                         _wait_for_callbacks(stream)
                     if stream.unpolled and (traits is None or traits.domains_of_handlers):
                         _wait_for_begun(stream, caller, args, kwargs)
                     number = stream.open(caller, dispatching)
-                    if awaits:
-                        stream.entering[number] = threaded, count_fast_paths(threaded)
+                    stream.entering[number] = threaded, count_fast_paths(threaded)
                     if stream.is_nested and streams.is_first_call_under_way():
                         threaded = call_beside_fast_paths(threaded)  # that call may wait for the function that calls us
                     try:
@@ -126,8 +125,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                 self._raise_root_cause(error, stream, number)
                 raise
             finally:
-                if awaits:
-                    stream.entering.pop(number, None)
+                stream.entering.pop(number, None)
             return self._end(stream, number, outs, args, kwargs)
         except BaseException as error:
             _clear_up(error)

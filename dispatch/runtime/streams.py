@@ -145,8 +145,8 @@ class Stream:
     `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
     their epoch, since a program's text may make a new one at every call.
 
-    `entering` is keyed by epoch number: the functions of calls that may wait for callbacks and have not returned, each
-    with how many fast paths JAX had for it when the call began. The calling thread writes it.
+    `entering` is keyed by epoch number: the functions of calls by Python code that have not returned, each with how
+    many fast paths JAX had for it when the call began. The calling thread writes it.
 
     `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first: those of the
     calling thread, which writes it.
