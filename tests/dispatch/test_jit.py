@@ -106,6 +106,22 @@ def test_wrong_arguments_are_told_as_jax_does():
     assert "token" not in str(caught.value)
 
 
+def _generate(x):
+    yield x
+
+
+@pytest.mark.parametrize(
+    ("fun", "options"), [(3, {}), (_generate, {}), (staticmethod(abs), {}), (abs, {"static_argnames": "y"})]
+)
+def test_what_jax_refuses_is_refused_at_once(fun, options):
+    """What `jax.jit` makes no function of has the same error."""
+    with pytest.raises((TypeError, ValueError)) as theirs:
+        jax.jit(fun, **options)
+    with pytest.raises(type(theirs.value)) as ours:
+        fx.jit(fun, **options)
+    assert str(ours.value) == str(theirs.value)
+
+
 @pytest.mark.parametrize(
     ("options", "args", "kwargs", "shown"),
     [

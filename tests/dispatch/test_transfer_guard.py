@@ -35,9 +35,10 @@ def _guarding_all_threads():
         jax.config.update("jax_transfer_guard", "allow")
 
 
-def test_token_on_another_device(lines):
+@pytest.mark.parametrize("devices", [(0, 1), (1,)])
+def test_token_on_another_device(devices, lines):
     """Where the arguments do not say on which devices a program runs, no copy from one device to others is needed."""
-    sharding = jax.NamedSharding(mesh_over(0, 1), jax.P("x"))
+    sharding = jax.NamedSharding(mesh_over(*devices), jax.P("x"))
     f = fx.jit(lambda x: fx.print("{}", x), in_shardings=sharding)
 
     def call():

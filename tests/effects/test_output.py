@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 
 import jax
 import pytest
@@ -216,6 +217,25 @@ def test_output_may_call_programs_and_wait_for_them(jit, called_before):
     for line in ("outer 7 0", "outer 7 1", "outer 8 0", "outer 8 1"):
         expected += [line, f"inner {len(expected) + 1}"]
     assert out.seen == expected
+
+
+def test_output_in_the_place_of_a_closed_one_may_not_wait():
+    """Native code formats the text for an output that waits for nothing. If that is closed, and the present one waits
+    for effects, an error is raised: the drain shows none until the text is written."""
+    go = threading.Event()
+    hold = fx.jit(lambda x: fx.callback(lambda x: (go.wait(60), None)[1], None, x))
+    closed, out = io.StringIO(), _Nested(fx.jit(lambda x: fx.print("inner {}", x)))
+    with contextlib.redirect_stdout(closed):
+        hold(0)
+        show(1)
+    closed.close()
+    with contextlib.redirect_stdout(out):
+        go.set()
+        with pytest.raises(fx.EffectError) as caught:
+            fx.effects_barrier(timeout=60)
+        fx.effects_barrier(timeout=60)
+    assert "An output waits for effects" in str(caught.value)
+    assert out.seen == ["x = 1", "inner 1"]
 
 
 @pytest.mark.parametrize(
