@@ -82,7 +82,7 @@ class Drain:
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
         host = DirectCallsHost(
             *(streams, failures, observers, sites, self.runs, self.running),
-            *(lambda: self.ended or self._start_thread(), self._look, lambda program: self.beside.fail(program)),
+            *(lambda: self.ended or self._start_thread(), self._look),
         )
         self._direct = native.DirectCalls(host, _PATIENCE)
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
@@ -292,10 +292,9 @@ class Drain:
         self.runs[id(items)] = run, items
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
-        answer, program = None, (run, 0)
+        answer = None
         for at in range(first, len(items)):
             item = items[at]
-            program = item[_THREAD], item[_EPOCH]
             try:
                 if item[_HAS_CALLBACKS]:
                     answer = self._call(item, *calls[at], wait_for_nested)
@@ -316,8 +315,6 @@ class Drain:
             native.resume(run)
         if answer is not None:
             reply, result, by_device = answer
-            if isinstance(result, BaseException):
-                self.beside.fail(program)
             if by_device:
                 native.set_offer_urgent()  # the device may go on to where it waits for others, whose records come later
             answer_with(reply, result)  # the program that waits may go on in this thread, as long as it likes

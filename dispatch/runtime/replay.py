@@ -496,7 +496,6 @@ class DirectCallsHost:
         running: The drain's, of functions by their thread.
         start_thread: Called when no thread of the drain stands by.
         look: Called now and then, for what comes by no batch.
-        fail_program: Called with a program that has failed on one of its devices.
     """
 
     def __init__(
@@ -509,7 +508,6 @@ class DirectCallsHost:
         running: dict[int, Any],
         start_thread: Callable[[], object],
         look: Callable[[], None],
-        fail_program: Callable[[ProgramKey], None],
     ) -> None:
         self.stream_of: Callable[[int], Stream | None] = streams.get
         self.site_of: Callable[[int], Site | None] = sites.get
@@ -521,7 +519,7 @@ class DirectCallsHost:
         self.start_thread: Callable[[], object] = start_thread
         self.look: Callable[[], None] = look
         self.array_types: tuple[type, ...] = (np.ndarray, np.generic, _jax.Array)
-        self._failures, self._observers, self._fail_program = failures, observers, fail_program
+        self._failures, self._observers = failures, observers
 
     def is_clear(self) -> bool:
         """Whether no program has failed, and no handler or capture sees records."""
@@ -546,6 +544,5 @@ class DirectCallsHost:
     ) -> str:
         """A function raised this, or returned what was not asked for: ends its program. `call`: what was in force when
         that was called. Returns what it gets to hear."""
-        failure = Replay(self._failures, self._observers, call, key, wait_for_nested).end(error, site, token, device)
-        self._fail_program(key)
-        return _shown(failure)
+        replay = Replay(self._failures, self._observers, call, key, wait_for_nested)
+        return _shown(replay.end(error, site, token, device))

@@ -24,7 +24,10 @@ TESTS = {  # by folder of the product: the files of tests that are to notice sli
         *("tests/effects/callback/test_*.py", "tests/extensions/asynchronous/test_async_references.py"),
     ),
     "extensions": ("tests/extensions/**/test_*.py",),
-    "dispatch/runtime": ("tests/dispatch/**/test_*.py", "tests/effects/**/test_*.py"),
+    "dispatch/runtime": (
+        *("tests/dispatch/**/test_*.py", "tests/effects/**/test_*.py"),
+        "tests/extensions/asynchronous/test_callbacks.py",
+    ),
     "dispatch/calling": (
         *("tests/dispatch/**/test_*.py", "tests/extensions/custom_calls/test_*.py"),
         "tests/lowering/test_library_jits.py",

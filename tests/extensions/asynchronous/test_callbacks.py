@@ -2,6 +2,7 @@
 
 import re
 import threading
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -304,6 +305,30 @@ def test_many_lanes_begin_while_they_are_done():
     program = jax.jit(jax.vmap(lambda x: fx.async_done(fx.async_callback(lambda x: np.float32(2 * x), F32, x))))
     for _ in range(30):
         assert program(jnp.arange(100.0)).tolist() == [2 * i for i in range(100)]
+
+
+def test_what_a_failed_program_has_started_is_not_kept():
+    """No done asks for what the function has returned, which is dropped."""
+    dropped = threading.Event()
+
+    def start(x):
+        returned = np.array(x)
+        weakref.finalize(returned, dropped.set)
+        return returned
+
+    def fail(x):
+        raise ValueError("as asked")
+
+    @fx.jit
+    def f(x):
+        future = fx.async_callback(start, F32, x)
+        x = x + fx.callback(fail, F32, x)
+        return x + fx.async_done(future)
+
+    with pytest.raises(fx.EffectError, match="as asked"):
+        f(1.0)
+    fx.effects_barrier()
+    assert dropped.wait(60)
 
 
 NEVER_DONE = """
