@@ -222,11 +222,12 @@ def test_output_may_call_programs_and_wait_for_them(jit, called_before):
 def test_output_in_the_place_of_a_closed_one_may_not_wait():
     """Native code formats the text for an output that waits for nothing. If that is closed, and the present one waits
     for effects, an error is raised: the drain shows none until the text is written."""
-    go = threading.Event()
-    hold = fx.jit(lambda x: fx.callback(lambda x: (go.wait(60), None)[1], None, x))
+    began, go = threading.Event(), threading.Event()
+    hold = fx.jit(lambda x: fx.callback(lambda x: (began.set(), go.wait(60), None)[2], None, x))
     closed, out = io.StringIO(), _Nested(fx.jit(lambda x: fx.print("inner {}", x)))
     with contextlib.redirect_stdout(closed):
         hold(0)
+        assert began.wait(60)  # the text comes by itself, and not with the function
         show(1)
     closed.close()
     with contextlib.redirect_stdout(out):
