@@ -145,6 +145,17 @@ def test_own_batching_rule_is_used(lines):
     assert lines(fx.jit(jax.vmap(lambda _: call(_step, 1, 7)[0])), X) == ["at 7"] * 3
 
 
+def test_lanes_without_effects():
+    """A value that is the same in all lanes stays one value, and others are computed lane by lane."""
+    _, call = _held()
+
+    def twice(x):
+        return call(lambda x: (x + 1,), 2, x)[0]
+
+    assert fx.jit(jax.vmap(twice))(X).tolist() == [2, 3, 4]
+    assert jax.eval_shape(jax.vmap(lambda _: twice(7), out_axes=None), X).shape == ()
+
+
 def test_primitive_with_a_token_rule_alone_runs_lane_by_lane(lines):
     """Where only some lanes take a branch, what has a token rule and no description runs for one after the other."""
     primitive, call = _primitive()
