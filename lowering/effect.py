@@ -64,7 +64,7 @@ MSG_EXPORTED_BY_JAX = (
     "order. Write `fx.export(f)(*args)` in place of `jax.export.export(jax.jit(f))(*args)`."
 )
 
-# Which lowerings a program has: those of the module that the rows of its platforms name.
+# Which lowerings a program has: those of `native_calls` where handlers can be called, else those of `host_path`.
 
 # JAX knows no rules of several platforms for what has several results, so that there is one for all.
 

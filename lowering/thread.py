@@ -35,7 +35,7 @@ from effects.lowering.tokens import (
 MSG_MISSING_RULE = (
     "Effect {effects} reached the primitive `{primitive}` at {where}, which has no token rule. Effects need one "
     "unbroken chain of tokens through the program, and it would break here. Move the effect out of `{primitive}`, or "
-    "register a rule with `@lowering.register_token_rule({primitive}_p)`."
+    "say with `@lowering.holds` how the primitive holds its bodies."
 )
 MSG_UNKNOWN_IN_PROGRAM = (
     "The program has the effect {effect!r} at {where}, which is not registered. Order domains are settled when an "

@@ -19,9 +19,10 @@ class Platform(NamedTuple):
 
     Attributes:
         name: As JAX calls it.
-        records: The module of `lowering/emit/` that publishes records: `"native"`, from the device by handlers of the
-            native module, or `"callback"`, from the host by JAX's Python callbacks.
-        handlers: What XLA calls it for handlers of the user's; None where there can be none.
+        records: Who publishes records: `"native"`, handlers of the native module (`lowering/native_calls.py`), or
+            `"callback"`, JAX's Python callbacks (`lowering/host_path.py`).
+        handlers: What XLA calls it for handlers of the user's; None where there can be none. JAX must know the
+            platform, since rules are registered for it when extensions are loaded.
         tokens_on_host: Whether native code reads and writes tokens and values where they lie. So the handlers count,
             and devices send each other what asynchronous collectives exchange.
         in_order: Whether a device runs programs in the order in which it gets them.
