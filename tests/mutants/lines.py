@@ -37,7 +37,7 @@ class Lines:
         KEPT.mkdir(exist_ok=True)
         names = [str(file.relative_to(root)) for each in tests for file in sorted(root.glob(each))]
         kept = {name: KEPT / f"{_digest(name + (root / name).read_text())}.json" for name in names}
-        if missing := [name for name in names if not kept[name].exists()]:
+        if missing := [name for name in names if not _is_of(root, kept[name])]:
             say(f"{len(missing)} files of tests run once, to see which lines they run.")
             with tempfile.TemporaryDirectory(prefix="mutants-") as into:
                 record(root, missing, Path(into))
@@ -79,6 +79,14 @@ class Lines:
             if budget > 0 or not chosen:
                 chosen.append(test)
         return chosen
+
+
+def _is_of(root: Path, record: Path) -> bool:
+    """Whether a file of tests has been recorded, and what it ran is still in the same files."""
+    if not record.exists():
+        return False
+    tests = json.loads(record.read_text()).values()
+    return all((root / file).exists() for file in {key.partition("@")[0] for _, lines in tests for key in lines})
 
 
 @functools.cache

@@ -36,7 +36,8 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_survivors_of_a_tiny_tree(tree: Path) -> None:
-    """What no test runs survives; what a test, or its interpreter, runs is caught; a broken test says nothing."""
+    """What no test runs survives; what a test, or its interpreter, runs is caught; a broken test says nothing. So it is
+    after a file has moved, too: tests that ran it are recorded again."""
     if not hasattr(sys, "monitoring"):
         with pytest.raises(SystemExit):
             main(["--random", "1"])
@@ -47,6 +48,10 @@ def test_survivors_of_a_tiny_tree(tree: Path) -> None:
     assert sorted(text.split()[0] for text in said[-3:-1]) == ["lowering/sign.py:8", "lowering/sign.py:9"]
     assert sum("test_main" in text for text in said if text.startswith("caught")) == 1
     assert not any("test_broken" in text for text in said)
+    (tree / "lowering/sign").mkdir()
+    (tree / "lowering/sign.py").rename(tree / "lowering/sign/__init__.py")
+    assert run_at_random(["lowering"], 9, 0, 60, tree=tree, say=said.append) == 1
+    assert said[-1] == "\n5 slips: 3 caught, 2 survived, 0 not tried"
 
 
 def test_choice_is_that_of_the_seed(tree: Path) -> None:
