@@ -480,7 +480,7 @@ def left_of(run: list[Any] | tuple[Any, ...]) -> list[Item]:
     if isinstance(run, list):
         return [Item._make(item) for item in run if item]
     (thread, epoch), site, token, device, reply, payload = run
-    record = CallbackRecord(site.id, token, device, reply, False, payload)
+    record = CallbackRecord(site.id, token, device, reply, False, payload, 0.0)
     return [Item(ItemKind.RECORDS, thread, epoch, 1, [record], None, True, False, reply)]
 
 

@@ -66,6 +66,23 @@ def test_interrupt_does_not_wait_for_what_never_ends():
     assert "this had not returned: " in done.stderr and "interrupt" in done.stderr
 
 
+def test_interrupt_does_not_wait_for_what_a_program_waits_for():
+    """So it is for a function for whose results a program waits, in a thread that the end of the process leaves."""
+    done = run_python(
+        f"{INTERRUPTS}\n"
+        "began = threading.Event()\n"
+        "def ask(x):\n    began.set()\n    interrupt(0)\n"
+        "def after_interrupt():\n    threading.Event().wait()\n"
+        "g = fx.jit(lambda x: fx.callback(ask, jax.ShapeDtypeStruct((), 'float32'), x))\n"
+        "threading.Thread(target=g, args=(1.0,), daemon=True).start()\n"
+        "began.wait()",
+        timeout=60,
+    )
+    assert done.returncode == 130, done.stderr
+    assert "1 effects were given up: 1 `callback` at " in done.stderr, done.stderr
+    assert "this had not returned: " in done.stderr
+
+
 def test_what_is_waited_for_at_exit_is_said():
     """After a while of waiting, what is waited for is on stderr, once, however long that takes."""
     done = run_python(
