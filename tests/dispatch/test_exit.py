@@ -17,7 +17,7 @@ def is_ending():
     while frame is not None:
         names.append(frame.f_code.co_name)
         frame = frame.f_back
-    return "end_drain" in names and "wait" in names
+    return "end_drain" in names and not {"wait", "join"}.isdisjoint(names)
 
 def interrupt(i):
     if i == 0:
