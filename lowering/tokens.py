@@ -151,7 +151,7 @@ def registered_rule(primitive: Any) -> TokenRule | None:
 # Tokens are `uint32[4]`, or in a region of replicas `uint32[8]`; see `effects/_model/wire.py` and `docs/design.md`.
 
 TOKEN_NAME = "_runtime_token"
-"""What JAX is told a threaded function's first argument is called."""
+"""The name of a threaded function's first argument, which JAX shows in its messages."""
 
 
 class BoundaryMarkers(NamedTuple):
