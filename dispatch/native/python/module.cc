@@ -122,8 +122,9 @@ NB_MODULE(_native, m) {
   m.def("number_anew", [](uint32_t thread) { drain().number_anew(thread); });
   m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });
   m.def("stop", [] {
+    wake_up().stop(); // first: what is published may wait for room in a ring
     nb::gil_scoped_release without_gil;
-    Stop();
+    for (const auto &listener : listeners().when_stopped) listener();
   });
   m.def("wait", &WaitUntil, nb::arg("done"), nb::arg("timeout").none(), nb::arg("nested"));
   m.def("advance", [](uint32_t plain) { progress().advance(plain); });

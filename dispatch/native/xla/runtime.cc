@@ -78,11 +78,6 @@ void FailProgram(const Program &program, const std::string &why) {
   drain().fail(program.thread, program.epoch);
 }
 
-void Stop() {
-  wake_up().stop(); // first: what is published may wait for room in a ring
-  for (const auto &listener : listeners().when_stopped) listener();
-}
-
 bool FailIfStopped(uint32_t reply) {
   if (reply == 0 || !wake_up().stopped()) return false;
   replies().fail(reply, kStopped);

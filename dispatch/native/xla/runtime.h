@@ -45,8 +45,6 @@ inline constexpr char kProgramFailed[] = "Another device of the program has fail
 
 // The program fails: nothing more of its order is waited for, and what extensions have of it fails too.
 void FailProgram(const Program &program, const std::string &why);
-// The process ends: nothing is replayed any more.
-void Stop();
 // What extensions do besides. They add it when the module is loaded.
 struct Listeners {
   std::vector<std::function<void(const Program &program, const std::string &why)>> when_program_fails;
