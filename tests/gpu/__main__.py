@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pytest = [sys.executable, "-m", "pytest", "-q", "-rs", "--durations", "10", "-p", "no:cacheprovider", "-m", "gpu"]
     pytest += ["-k", options.tests, "-p", "tests.gpu.results", *(["--go-on"] if options.go_on else [])]
     if importlib.util.find_spec("xdist") is not None:
-        pytest += ["-n", str(min(8, os.cpu_count() or 1))]
+        pytest += ["-p", "xdist", "-n", str(min(8, os.cpu_count() or 1))]
     for how in options.records:
         os.environ["EFFECTS_GPU_RECORDS"] = how
         if not options.no_tests:
@@ -104,11 +104,12 @@ def _must(done: bool, what: str) -> None:
 def _environment() -> dict[str, str]:
     """Several processes share the device, so none takes all of its memory at once."""
     packages = BUILD / "packages"
-    paths = {"PYTHONPATH": packages, "PATH": packages / "bin"}
+    paths = {"PYTHONPATH": [packages], "PATH": [packages / "bin", Path(sys.executable).parent]}  # whose CMake may be newer
     return {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # of plugins that happen to be there, whose warnings would be errors
         **os.environ,
-        **{name: os.pathsep.join([str(x), os.environ.get(name, "")]) for name, x in paths.items()},
+        **{name: os.pathsep.join([*map(str, x), os.environ.get(name, "")]) for name, x in paths.items()},
     }
 
 
