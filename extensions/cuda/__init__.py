@@ -3,8 +3,6 @@
 Where there is no usable driver, or without this folder, effects come from a GPU by JAX's Python callbacks.
 """
 
-import os
-
 from effects import _jax
 from effects._model import wire
 from effects._model.device import PLATFORMS
@@ -18,6 +16,5 @@ def _has_driver() -> bool:
 
 
 PLATFORMS["cuda"] = PLATFORMS["cuda"]._replace(records="native", is_usable=_has_driver)
-native.record_by_kernel(os.environ.get("EFFECTS_GPU_RECORDS") == "kernel")  # which is faster has not been measured
 _jax.register_ffi_type(wire.SITE_STATE, *native.loaded_cuda_site_type(), platform="CUDA")
 register_handlers("CUDA", native.cuda_handlers())

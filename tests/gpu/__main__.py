@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import itertools
 import os
 import shutil
 import subprocess
@@ -27,13 +26,6 @@ TESTS = ("tests/gpu/test_on_gpu.py", "tests/extensions/kernels/test_on_gpu.py")
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="where the wheels of packages that are missing lie")
-    parser.add_argument(
-        "--records",
-        nargs="+",
-        choices=["host_function", "kernel"],
-        default=["host_function", "kernel"],
-        help="how the host learns of records (both)",
-    )
     parser.add_argument("--no-build", action="store_true", help="the native module is built already")
     parser.add_argument("--no-tests", action="store_true", help="measure only")
     parser.add_argument("--no-benchmarks", action="store_true", help="test only")
@@ -63,16 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pytest += ["-k", options.tests, "-p", "tests.gpu.results", *(["--go-on"] if options.go_on else [])]
     if importlib.util.find_spec("xdist") is not None:
         pytest += ["-p", "xdist", "-n", str(min(8, os.cpu_count() or 1))]
-    for how in options.records:
-        os.environ["EFFECTS_GPU_RECORDS"] = how
-        if not options.no_tests:
-            results[f"tests, {how}"] = _run(seconds, *pytest, "--results", folder / f"tests-{how}.txt", *TESTS)
+    if not options.no_tests:
+        results["tests"] = _run(seconds, *pytest, "--results", folder / "tests.txt", *TESTS)
     benchmark = [sys.executable, "-m", "benchmarks", "--platform", "cuda", "--repeats", "5", "--only"]
-    for how, name in itertools.product(options.records, () if options.no_benchmarks else options.benchmarks):
-        os.environ["EFFECTS_GPU_RECORDS"] = how
-        figures = folder / f"{name}-{how}.json"
+    for name in () if options.no_benchmarks else options.benchmarks:
+        figures = folder / f"{name}.json"
         if not (options.go_on and figures.exists()):
-            results[f"{name}, {how}"] = _run(seconds, *benchmark, name, "--json", figures)
+            results[name] = _run(seconds, *benchmark, name, "--json", figures)
     failed = [name for name, passed in results.items() if not passed]
     print(f"\nfailed: {', '.join(failed)}" if failed else "\nall passed")
     return int(bool(failed))
@@ -116,7 +105,7 @@ def _environment() -> dict[str, str]:
 def _run(seconds: float, *command: str | Path) -> bool:
     """Whether a command succeeds, and in time."""
     words = list(map(str, command))
-    print(f"\n$ {' '.join(words)}  # EFFECTS_GPU_RECORDS={os.environ.get('EFFECTS_GPU_RECORDS', '')}", flush=True)
+    print(f"\n$ {' '.join(words)}", flush=True)
     try:
         return subprocess.run(words, cwd=ROOT, env=_environment(), timeout=seconds, check=False).returncode == 0
     except subprocess.TimeoutExpired:

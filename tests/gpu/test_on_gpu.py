@@ -1,4 +1,4 @@
-"""The programs of `programs.py` and `operations.py` on a GPU of NVIDIA's, where there is one. None has run them yet."""
+"""The programs of `programs.py` and `operations.py` on a GPU of NVIDIA's, where there is one."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ import pytest
 from tests.gpu.suites import assert_passes
 from tests.helpers import run_python
 
-SUITES = {  # by how the host learns of records
-    "kernel": ["tests/gpu/programs.py", "tests/gpu/operations.py"],
-    "host_function": [
+SUITES = {
+    "programs": ["tests/gpu/programs.py", "tests/gpu/operations.py"],
+    "custom_calls": [
         *(
             "tests/extensions/custom_calls/test_custom_call.py",
             "tests/extensions/custom_calls/test_calls_return_early.py",
@@ -20,10 +20,10 @@ SUITES = {  # by how the host learns of records
 }
 
 
-@pytest.mark.parametrize("records", SUITES)
-def test_suites_pass_with_the_stand_in(records):
+@pytest.mark.parametrize("suite", SUITES)
+def test_suites_pass_with_the_stand_in(suite):
     """Tests that know nothing of GPUs pass, and the stand-in has nothing to complain of."""
-    assert_passes(["-p", "tests.gpu.stand_in", *SUITES[records]], {"EFFECTS_GPU_RECORDS": records})
+    assert_passes(["-p", "tests.gpu.stand_in", *SUITES[suite]], {})
 
 
 NO_KERNEL = """
@@ -41,7 +41,7 @@ fx.effects_barrier()
 
 def test_without_the_kernel_host_functions_are_used():
     """Where the driver does not compile the kernel, a line in the log says so, and nothing is lost."""
-    done = run_python(NO_KERNEL, env={"EFFECTS_GPU_RECORDS": "kernel"})
+    done = run_python(NO_KERNEL)
     assert (done.returncode, done.stdout.split()) == (0, ["0", "1", "2"]), done.stderr[-2000:]
     (line,) = (line for line in done.stderr.splitlines() if "`cuModuleLoadData` failed with error 221" in line)
     assert "host functions are used" in line

@@ -57,7 +57,7 @@ private:
 
 // Nothing comes while the stream stands still, and all of it comes in order then, of all sizes, with no host function.
 TEST(test_arrivals_come_in_order) {
-  OnDevice device(On::kCudaByKernel, 1, 0);
+  OnDevice device(On::kCuda, 1, 0);
   Launches launches(device);
   StandIn_Hold(device.stream);
   std::vector<std::string> expected;
@@ -83,7 +83,7 @@ TEST(test_arrivals_come_in_order) {
 
 // Of two streams that one thread launches into, the second waits for the first. What it brings is published after that.
 TEST(test_arrivals_of_streams_that_wait_for_each_other) {
-  OnDevice one(On::kCudaByKernel, 1, 0), other(On::kCudaByKernel, 1, 0);
+  OnDevice one(On::kCuda, 1, 0), other(On::kCuda, 1, 0);
   static auto &all = *new cuda::Arrivals; // whose thread goes on
   auto *first = static_cast<cuda::Stream>(one.stream), *second = static_cast<cuda::Stream>(other.stream);
   if (second < first) std::swap(first, second); // as they are looked at
@@ -116,9 +116,10 @@ TEST(test_arrivals_of_streams_that_wait_for_each_other) {
 
 // Operands beyond those that the kernel takes, and some without bytes.
 TEST(test_arrivals_with_many_operands) {
-  OnDevice cpu(On::kCpu, 2, drain().open(2, 0)), device(On::kCudaByKernel, 1, drain().open(1, 0));
+  OnDevice cpu(On::kCpu, 2, drain().open(2, 0)), device(On::kCuda, 1, drain().open(1, 0));
   std::vector<Value> operands;
-  for (int32_t i = 0; i < 12; ++i) operands.push_back(i % 4 == 3 ? RawBytes(0) : i % 4 == 1 ? RawBytes(5) : Ints({i, i}));
+  for (int32_t i = 0; i < 12; ++i)
+    operands.push_back(i % 4 == 3 ? RawBytes(0) : i % 4 == 1 ? RawBytes(5) : Ints({i, i}));
   std::vector<std::string> seen[2];
   for (OnDevice *each : {&cpu, &device})
     seen[each == &device] = Play({[&] {
@@ -133,7 +134,7 @@ TEST(test_arrivals_with_many_operands) {
 
 // Whatever the driver fails at, the handler's error says so. Nothing comes of the launch, and the next is as any other.
 TEST(test_errors_of_the_kernel) {
-  OnDevice device(On::kCudaByKernel, 1, drain().open(1, 0));
+  OnDevice device(On::kCuda, 1, drain().open(1, 0));
   Launching launching(device);
   StandIn_FailCall("cuLaunchKernel", 0, 700);
   const std::string error = launching.record(device.token.token, 1);
@@ -149,7 +150,7 @@ TEST(test_errors_of_the_kernel) {
 
 // Where the driver cannot make the kernel, host functions are used, and one warning for each device says so.
 TEST(test_kernel_that_cannot_be_loaded) {
-  OnDevice one(On::kCudaByKernel, 1, 0), other(On::kCudaByKernel, 1, 0);
+  OnDevice one(On::kCuda, 1, 0), other(On::kCuda, 1, 0);
   int host_functions = 0;
   for (const char *function : {"cuModuleLoadData", "cuModuleGetFunction"}) {
     Launches launches(host_functions == 0 ? one : other);
@@ -173,7 +174,7 @@ TEST(test_kernel_that_cannot_be_loaded) {
 
 // What a launch needs of the driver beside the launch is there before the program begins.
 TEST(test_launches_are_prepared_for) {
-  OnDevice device(On::kCudaByKernel, 1, drain().open(1, 0));
+  OnDevice device(On::kCuda, 1, drain().open(1, 0));
   Launching launching(device);
   const auto needed = [] { return StandIn_Calls("cuModuleLoadData") + StandIn_Calls("cuMemHostAlloc"); };
   StandIn_FailCall("cuMemHostAlloc", 0, 2);
@@ -192,7 +193,7 @@ TEST(test_launches_are_prepared_for) {
 
 // What is in a stream that has failed never comes, and holds up no other stream, nor its memory those that launch.
 TEST(test_streams_that_fail) {
-  OnDevice device(On::kCudaByKernel, 1, 0), other(On::kCudaByKernel, 1, 0);
+  OnDevice device(On::kCuda, 1, 0), other(On::kCuda, 1, 0);
   Launches lost(device), launches(other);
   StandIn_Hold(device.stream);
   const std::string large(size_t{1} << 23, 'x');
@@ -206,7 +207,7 @@ TEST(test_streams_that_fail) {
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
 
-constexpr On kBothWays[] = {On::kCuda, On::kCudaByKernel};
+constexpr On kBothWays[] = {On::kCudaWithoutKernel, On::kCuda};
 const std::string kLarge((size_t{1} << 23) + 8, 'x'); // 64 MiB hold 7 of these
 
 // Who launches far ahead of the device waits, and goes on when what was launched has come.
@@ -250,7 +251,7 @@ TEST(test_streams_wait_for_their_own_room) {
 // If the stream fails while somebody waits for room in it, the launch fails. (What host functions would have freed is
 // lost with a stream, so that this is tried with the kernel alone.)
 TEST(test_stream_that_fails_while_room_is_awaited) {
-  OnDevice device(On::kCudaByKernel, 1, 0);
+  OnDevice device(On::kCuda, 1, 0);
   Launches launches(device);
   StandIn_Hold(device.stream);
   for (int i = 0; i < 7; ++i) launches.launch(kLarge);
@@ -272,7 +273,7 @@ TEST(test_stream_that_fails_while_room_is_awaited) {
 
 // A call whose flag is not looked at any more is answered: with an error.
 TEST(test_calls_are_answered_when_the_process_ends) {
-  OnDevice device(On::kCudaByKernel, 1, drain().open(1, 0));
+  OnDevice device(On::kCuda, 1, drain().open(1, 0));
   StandIn_Hold(device.stream);
   std::string error;
   std::thread program([&] { error = device.call(21, kOrderedTrait | kRecordIsCallback, {Ints({1})}); });
@@ -286,7 +287,7 @@ TEST(test_calls_are_answered_when_the_process_ends) {
 
 // When the process ends no flag is looked at any more, and later launches take host functions.
 TEST(test_arrivals_stop) {
-  OnDevice device(On::kCudaByKernel, 1, 0);
+  OnDevice device(On::kCuda, 1, 0);
   Launches launches(device);
   StandIn_Hold(device.stream);
   launches.launch("01234567.");

@@ -20,7 +20,7 @@ bool Has(const std::string &text, const std::string &part) { return text.find(pa
 // Nothing is published while the stream stands still, and the thread that launches does not wait. What is published is
 // what lay there when the stream came by; the site is known until then, though the program is gone.
 TEST(test_records_wait_for_the_stream) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Launching launching(device);
   StandIn_Hold(device.stream);
   Token token = device.token.token;
@@ -39,7 +39,7 @@ TEST(test_records_wait_for_the_stream) {
 
 // Slots are used again when the stream has come by, and no sooner; a thousand launches need no more than are under way.
 TEST(test_slots_are_used_again) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Launching launching(device);
   Token token = device.token.token;
   const auto launch = [&] {
@@ -67,7 +67,7 @@ TEST(test_slots_are_used_again) {
 // Small slots come of one block of the driver's, each its own; large ones have a block each. What is abandoned is used
 // no more.
 TEST(test_slots_share_blocks) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   cuda::PinnedPool pool;
   const cuda::InContextOf context(cuda::driver(), static_cast<cuda::Stream>(device.stream));
   std::set<std::byte *> places;
@@ -97,7 +97,7 @@ TEST(test_slots_share_blocks) {
 
 // Large slots of many sizes need no more memory than the largest of them, and small ones take none of theirs.
 TEST(test_large_slots_serve_smaller_ones) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   cuda::PinnedPool pool;
   const cuda::InContextOf context(cuda::driver(), static_cast<cuda::Stream>(device.stream));
   constexpr size_t kBlock = size_t{1} << 18;
@@ -118,7 +118,7 @@ TEST(test_large_slots_serve_smaller_ones) {
 // Whatever the driver fails at, the handler's error says what that was, which error it had, and at which line. Nothing
 // is published then, no context is left behind, and the next call is as any other.
 TEST(test_errors_of_the_driver) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Launching launching(device);
   Token token = device.token.token;
   for (const char *function :
@@ -144,7 +144,7 @@ TEST(test_errors_of_the_driver) {
 
 // What a host function cannot publish fails its program, whose order does not wait for the record, and no other.
 TEST(test_failure_of_a_host_function) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Launching launching(device), wrong(device, 12, kRecordIsOrdered | kRecordLeaves); // whose operand is no token
   CHECK(launching.record(device.token.token, 1).empty());
   CHECK(wrong.record(device.token.token, 1).empty());
@@ -165,7 +165,7 @@ TEST(test_failure_of_a_host_function) {
 
 // With a driver that is too old or lacks a function, handlers fail and the status says why.
 TEST(test_drivers_that_cannot_be_used) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Launching launching(device);
   const auto why = [&](const std::string &expected) {
     CHECK(cuda::find_driver() == nullptr);
@@ -188,7 +188,7 @@ TEST(test_drivers_that_cannot_be_used) {
 
 // What was lowered for CPUs alone has its handlers write tokens: it is refused when it is loaded.
 TEST(test_programs_of_other_platforms_are_refused) {
-  OnDevice device(On::kCuda, 1, 0);
+  OnDevice device(On::kCudaWithoutKernel, 1, 0);
   Launching launching(device);
   Loaded other{0, device.stream, nullptr};
   const std::string error =

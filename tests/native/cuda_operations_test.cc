@@ -62,7 +62,7 @@ std::string Take(Loaded &loaded, const Buffer &token, const Buffer &tickets, con
 // Values pass from the start to the done by the host's memory. Neither call waits for the stream, and nothing is kept
 // before the stream has come to it.
 TEST(test_values_are_kept) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Loaded loaded{0, device.stream, nullptr};
   for (const bool by_lane : {false, true}) {
     const Buffer token(ValueOf(device.token)), values(Ints({1, 2, 3, 4})), tickets(Tickets(by_lane ? 2 : 1)),
@@ -84,7 +84,7 @@ TEST(test_values_are_kept) {
 
 // Zeros are a future of zeros. A ticket that was never given fails its program, once, and gives zeros.
 TEST(test_unknown_tickets_fail_their_program) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Loaded loaded{0, device.stream, nullptr};
   const Buffer token(ValueOf(device.token)), got(Ints({7, 7}));
   Value ticket = Tickets(1);
@@ -109,7 +109,7 @@ TEST(test_unknown_tickets_fail_their_program) {
 
 // A program that has failed goes on on its device, with zeros: no operation of it gets the values of another.
 TEST(test_failed_programs_get_zeros) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Loaded loaded{0, device.stream, nullptr};
   const Buffer token(ValueOf(device.token)), first(Ints({1, 2})), second(Ints({3, 4}));
   const Buffer tickets(Tickets(1)), later(Tickets(1)), got(Ints({7, 7}));
@@ -132,7 +132,7 @@ TEST(test_failed_programs_get_zeros) {
 
 // Whatever the driver fails at, the handler says so, and nothing of the launch is used again.
 TEST(test_errors_of_launches_with_results) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Loaded loaded{0, device.stream, nullptr};
   const Buffer token(ValueOf(device.token)), values(Ints({1, 2})), tickets(Tickets(1)), got(Ints({0, 0}));
   for (const auto &[function, skipped] : std::vector<std::pair<const char *, int>>{{"cuStreamGetCtx", 0},
@@ -156,7 +156,7 @@ TEST(test_errors_of_launches_with_results) {
 
 // A function of the host's begins from a record, which ends with the number that the ticket has.
 TEST(test_functions_of_the_host_begin) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Loaded loaded{0, device.stream, nullptr};
   cuda::LoadedCudaSite site{std::make_shared<const LoadedSite>(SiteAttributes{11, 0, kDescription}), "model.py:7", ""};
   loaded.state = &site;
@@ -187,7 +187,7 @@ XLA_FFI_DEFINE_HANDLER(kSpeak, Speak, xla::ffi::Ffi::Bind().Ctx<token_effects::C
 // handler has run before. The token on the device has counted it, and goes on as it was where nothing can be published.
 TEST(test_messages_of_custom_calls) {
   cuda::PublishMessagesOfCustomCalls(); // as when Python loads the module
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Launching launching(device);
   LoadedPluginCall::id.type_id = 3;
   auto call = std::make_unique<LoadedPluginCall>(kSpeak, "speak", "cuda", "model.py:8", 12,

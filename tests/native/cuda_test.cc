@@ -13,7 +13,7 @@ namespace effects::cuda_test {
 namespace {
 
 constexpr int64_t kOrderedTrait = kRecordIsOrdered;
-constexpr On kAll[] = {On::kCpu, On::kCuda, On::kCudaByKernel};
+constexpr On kAll[] = {On::kCpu, On::kCudaWithoutKernel, On::kCuda};
 
 // Runs a program, one body for each device, with all kinds of handlers, and compares what comes of it. Returns that.
 using Body = std::function<void(OnDevice &)>;

@@ -26,7 +26,7 @@ uint32_t TakeQuestion() {
 
 // What a callback fails with is the call's error, as it is.
 TEST(test_callback_that_fails) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   std::string error;
   std::thread program([&] { error = device.call(21, kCallTraits, {Ints({1})}); });
   replies().fail(TakeQuestion(), "as asked");
@@ -37,7 +37,7 @@ TEST(test_callback_that_fails) {
 
 // A stream that fails while its answer is awaited ends the wait; an answer that comes later harms nothing.
 TEST(test_stream_that_fails_while_an_answer_is_awaited) {
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   std::string error;
   std::thread program([&] { error = device.call(21, kCallTraits, {Ints({1})}); });
   const uint32_t question = TakeQuestion();
@@ -55,7 +55,7 @@ TEST(test_results_that_cannot_be_copied) {
   uint32_t thread = 0;
   for (const char *function : {"cuMemcpyHtoDAsync_v2", "cuLaunchHostFunc"}) {
     ++thread;
-    OnDevice device(On::kCuda, thread, drain().open(thread, 0));
+    OnDevice device(On::kCudaWithoutKernel, thread, drain().open(thread, 0));
     std::string error;
     std::thread program([&] { error = device.call(21, kCallTraits, {Ints({1})}); });
     const uint32_t question = TakeQuestion();
@@ -73,7 +73,7 @@ TEST(test_results_that_cannot_be_copied) {
 TEST(test_full_ring_while_a_callback_waits_for_the_stream) {
   publisher().ring_bytes = kSmallest;
   constexpr uint32_t kRecords = 2000; // many times what the ring holds, and the drain parks
-  OnDevice device(On::kCuda, 1, drain().open(1, 0));
+  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
   Launching asks(device, 11, kRecordIsOrdered | kRecordIsCallback), says(device, 12);
   StandIn_Hold(device.stream); // so that all of them are launched before the first is published
   Token token = device.token.token;

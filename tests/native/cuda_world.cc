@@ -4,7 +4,9 @@
 #include <thread>
 #include <utility>
 
+#include "dispatch/native/xla/host_failures.h"
 #include "dispatch/native/xla/runtime.h"
+#include "extensions/cuda/native/kernel.h"
 
 namespace effects {
 
@@ -40,8 +42,13 @@ OnDevice::OnDevice(On on, uint32_t thread, uint32_t epoch, int32_t device) : on_
     return true;
   }();
   CHECK(loaded);
-  cuda::set_arrive(on_ == On::kCudaByKernel ? cuda::Arrive::kByKernel : cuda::Arrive::kByHostFunction);
   stream = StandIn_NewStream();
+  if (on_ == On::kCudaWithoutKernel) {
+    StandIn_FailCall("cuModuleLoadData", 0, 221);
+    const cuda::InContextOf context(cuda::driver(), static_cast<cuda::Stream>(stream));
+    CHECK(cuda::KernelOf(cuda::driver(), static_cast<cuda::Stream>(stream)) == nullptr);
+    CHECK_EQ(host_failures().take_warnings().size(), size_t{1});
+  }
 }
 
 OnDevice::~OnDevice() {

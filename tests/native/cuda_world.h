@@ -22,7 +22,11 @@
 
 namespace effects {
 
-enum class On { kCpu, kCuda, kCudaByKernel };
+enum class On {
+  kCpu,
+  kCudaWithoutKernel, // where the driver cannot make it: by host functions
+  kCuda,
+};
 
 constexpr char kDescription[] = "{\"effect\":{},\"where\":[\"model.py\",7,\"f\"]}";
 

@@ -1,6 +1,6 @@
-// XLA FFI handlers for programs on NVIDIA's GPUs. Each puts copies of its operands into the stream, and a host function
-// that publishes what the handler of a CPU would (xla/bodies.h). No stream is waited for, and the host writes no token:
-// the program counts by itself, and the call gives its token back as it came.
+// XLA FFI handlers for programs on NVIDIA's GPUs. Each puts copies of its operands into the stream, and has published
+// from them what the handler of a CPU would publish (launch.h, xla/bodies.h). No stream is waited for, and the host
+// writes no token: the program counts by itself, and the call gives its token back as it came.
 //
 // XLA's launching threads call them. No exception leaves them, nor the host functions.
 //

@@ -9,8 +9,8 @@
 namespace effects::cuda {
 namespace {
 
-constexpr char kNotLoaded[] = "The kernel by which the host would learn of records (`EFFECTS_GPU_RECORDS=kernel`) "
-                              "could not be loaded, so host functions are used on that GPU. ";
+constexpr char kNotLoaded[] = "The kernel by which the host learns of records could not be loaded, so slower host "
+                              "functions are used on that GPU. ";
 constexpr char kInstead[] = " The driver compiles the kernel: for that it needs its library "
                             "`libnvidia-ptxjitcompiler.so.1`, and the variable `CUDA_DISABLE_PTX_JIT` must not be set.";
 

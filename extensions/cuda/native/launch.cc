@@ -1,7 +1,6 @@
 #include "launch.h"
 
 #include <atomic>
-#include <chrono>
 #include <new>
 #include <utility>
 
@@ -75,8 +74,6 @@ void CopyToDevice(const Driver &driver, Stream stream, const std::vector<Out> &p
       driver.copy_to_device(AddressOf(results[i].data), places[i].data, results[i].size, stream);
 }
 
-std::atomic<Arrive> arrive{Arrive::kByHostFunction};
-
 // What the kernel copies by itself; what is larger the driver copies ahead of it.
 constexpr size_t kMostByKernel = size_t{1} << 14;
 constexpr size_t kFlagSize = 64;
@@ -112,13 +109,10 @@ void LaunchByKernel(const Driver &driver, Stream stream, KernelFunction kernel, 
 
 // Null: launches are by host functions.
 KernelFunction KernelIfUsed(const Driver &driver, Stream stream) {
-  const bool is_used = arrive.load(std::memory_order_relaxed) == Arrive::kByKernel && !arrivals().stopped();
-  return is_used ? KernelOf(driver, stream) : nullptr;
+  return arrivals().stopped() ? nullptr : KernelOf(driver, stream);
 }
 
 } // namespace
-
-void set_arrive(Arrive how) { arrive.store(how, std::memory_order_relaxed); }
 
 void PrepareLaunch(const Driver &driver, Stream stream, const Span *buffers, size_t count) {
   const size_t flag = KernelIfUsed(driver, stream) != nullptr ? kFlagSize : 0;

@@ -1,4 +1,5 @@
-// What a handler puts into a stream: copies of what lies on the device, and a host function that publishes them.
+// What a handler puts into a stream: copies of what lies on the device, and behind them what has them published: a
+// kernel that sets a flag, for records, or a host function, where the stream has to wait for the host.
 //
 // The thread that launches calls everything here that is not said to be another's. It never waits for the stream.
 #pragma once
@@ -21,23 +22,17 @@ namespace effects::cuda {
 // not throw, nor call the driver. It is destroyed when it has run, and so keeps alive what it has copies of.
 using Publish = std::function<void(Span *operands, size_t count)>;
 
-// How the host learns that a stream has come by what Launch() has put into it.
-enum class Arrive {
-  kByHostFunction, // the driver calls a function of the host's, and the stream stands still until it has returned
-  kByKernel,       // a kernel sets a flag, at which a thread of the host's looks
-};
-void set_arrive(Arrive how);
-
 // Has the memory of a launch of `buffers`, and the kernel, made ready, before the program begins: the driver may wait
 // for the device there.
 void PrepareLaunch(const Driver &driver, Stream stream, const Span *buffers, size_t count);
 
-// Puts copies of `buffers`, whose addresses are the device's, into the stream, and behind them a call of `publish`.
+// Puts copies of `buffers`, whose addresses are the device's, into the stream, and has `publish` called when they are
+// there: by the kernel of kernel.h, and by a host function where the driver cannot make that and when the process ends.
 // Each copy begins at a multiple of 8. Throws DriverError; then `publish` is not called.
 void Launch(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish);
 
-// As Launch(), by a host function in any case: what it publishes is there when the program is over. Records of programs
-// that JAX dispatches need that, since nothing but the program's end says that there are no more.
+// As Launch(), by a host function, which the stream waits for: what it publishes is there when the program is over.
+// Records of programs that JAX dispatches need that, since nothing but the program's end says that there are no more.
 void LaunchByHostFunction(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish);
 
 // As Publish, and gives results, of which it writes each byte.

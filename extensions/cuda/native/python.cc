@@ -6,7 +6,6 @@
 #include "dispatch/native/python/extension.h"
 #include "driver.h"
 #include "handlers.h"
-#include "launch.h"
 
 namespace effects {
 
@@ -24,9 +23,6 @@ static const Extension of_cuda([](nb::module_ &m) {
     const cuda::DriverStatus status = cuda::driver_status();
     return nb::make_tuple(status.library, status.version, status.why_none);
   });
-  // Whether the host learns by a kernel of ours, and not by a host function, that a GPU has come to a record.
-  m.def("record_by_kernel",
-        [](bool by_kernel) { cuda::set_arrive(by_kernel ? cuda::Arrive::kByKernel : cuda::Arrive::kByHostFunction); });
 });
 
 } // namespace effects

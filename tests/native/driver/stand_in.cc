@@ -147,7 +147,7 @@ int cuStreamGetCtx(void *stream, void **context) {
   std::lock_guard lock(mutex);
   if (const int error = Begin("cuStreamGetCtx", false)) return error;
   if (const int error = static_cast<Stream *>(stream)->error) return error; // as of all that is asked after a failure
-  *context = stream;
+  *context = reinterpret_cast<void *>(static_cast<Stream *>(stream)->context);
   return kSuccess;
 }
 
@@ -277,6 +277,8 @@ void *StandIn_NewStream() {
   std::lock_guard lock(mutex);
   auto owned = std::make_unique<Stream>();
   Stream *const stream = owned.get();
+  static uintptr_t num_streams = 0;
+  stream->context = ++num_streams;
   streams[stream] = std::move(owned);
   stream->thread = std::thread(&RunStream, stream);
   return stream;

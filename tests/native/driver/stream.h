@@ -31,6 +31,7 @@ struct Range {
 };
 
 struct Stream {
+  uintptr_t context; // its own: a number that no other stream has had
   std::thread thread;
   std::condition_variable changed;
   std::deque<std::function<void()>> queue;
