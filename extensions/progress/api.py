@@ -19,10 +19,10 @@ from effects._model.content import Content, Report, described_by
 from effects._model.line import fill
 from effects._model.primitive import effect_p
 from effects._model.record import Record
-from effects._model.registry import PROGRAM, Effect, register_effect
 from effects._model.site import Site, Where, holds_tracer, is_array, take_arguments, where_called
 from effects._model.wire import EPOCH, PHASE, PLAIN_THREAD, STREAM, in_region, thread_of
 from effects.dispatch.runtime.outputs import Output
+from effects.extensions.progress import PROGRESS
 from effects.extensions.progress.bars import bars
 
 MSG_NUMBER = "`{call}` at {where} was given {name}={value}. {rule}. Pass, say, `{example}`."
@@ -38,8 +38,6 @@ MSG_DESCRIPTION = (
     "`{call}` at {where} was given the description {value}. A description is a string that is known while tracing. "
     "Pass, say, `description='train'`."
 )
-
-PROGRESS = register_effect(Effect("progress", domain=PROGRAM))
 
 
 @described_by("progress")

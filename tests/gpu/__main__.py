@@ -93,7 +93,8 @@ def _must(done: bool, what: str) -> None:
 def _environment() -> dict[str, str]:
     """Several processes share the device, so none takes all of its memory at once."""
     packages = BUILD / "packages"
-    paths = {"PYTHONPATH": [packages], "PATH": [packages / "bin", Path(sys.executable).parent]}  # whose CMake may be newer
+    tools = Path(sys.executable).parent  # CMake's, for example, which may be newer than the system's
+    paths = {"PYTHONPATH": [packages], "PATH": [packages / "bin", tools]}
     return {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # of plugins that happen to be there, whose warnings would be errors

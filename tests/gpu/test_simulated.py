@@ -29,6 +29,7 @@ SUITES = {
 TRIES_OUT = "--xla_gpu_autotune_level=4"
 """XLA's default, which the simulated GPUs' flags change."""
 
+
 @pytest.mark.parametrize("suite, gpus", [("one", 1), ("programs", 4), ("regions", 4), ("asynchronous", 4)])
 def test_suites_pass_on_simulated_gpus(suite, gpus):
     """What a GPU would have been given is right, and in the right order."""
