@@ -81,6 +81,7 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.extensions.progress.loops import fori_loop_with_progress as fori_loop_with_progress
     from effects.extensions.progress.loops import scan_with_progress as scan_with_progress
     from effects.extensions.progress.loops import while_loop_with_progress as while_loop_with_progress
+    from effects.extensions.sites.selection import sites as sites
     from effects.handlers import ConsoleHandler as ConsoleHandler
     from effects.handlers import CsvHandler as CsvHandler
     from effects.handlers import JsonLinesHandler as JsonLinesHandler
@@ -126,6 +127,7 @@ _HOMES = {
     "effects.extensions.export.exported": ("Exported", "deserialize"),
     "effects.extensions.progress.api": ("Progress", "progress"),
     "effects.extensions.progress.loops": ("fori_loop_with_progress", "scan_with_progress", "while_loop_with_progress"),
+    "effects.extensions.sites.selection": ("sites",),
     "effects._version": ("__version__",),
     "effects.extensions.inspecting.compare": ("Comparison",),
     "effects.dispatch.calling.library_jits": ("filter_jit", "nnx_jit"),
@@ -174,6 +176,7 @@ __all__ = [
     "register_callback",
     "remove_handler",
     "scan_with_progress",
+    "sites",
     "stats",
     "testing",
     "while_loop_with_progress",

@@ -197,6 +197,7 @@ def site_attributes(
         RecordTrait.CALLBACK: site.content.delivered_individually,
         RecordTrait.REPLICATED: replicated,
         RecordTrait.HAS_SHARDS: shards,
+        RecordTrait.HAS_MASK: site.mask is not None and site.results is None and not (shards or site.symbols),
         RecordTrait.CLOSES: edges.closes,
         RecordTrait.ENTERS: edges.enters,
         RecordTrait.LEAVES: edges.leaves,

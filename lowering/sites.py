@@ -5,13 +5,14 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from effects import _jax
 from effects._model.callback import HostCall
 from effects._model.content import Composite, NativeText
+from effects._model.filter import ALWAYS, Filter, when_levels_change
 from effects._model.site import Site, site_from
 from effects._model.wire import INDEX, PLAIN_THREAD, stream_of
 from effects.lowering.native_module import native
@@ -21,6 +22,70 @@ MSG_SERIALIZE_CALLBACK = (
     "travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where the "
     "program will run."
 )
+
+
+class Line(NamedTuple):
+    """A line of the user's with an effect, whose sites have one filter: `vmap` and shapes make several sites of it."""
+
+    effect: str
+    file: str
+    line: int
+    function: str
+    title: str  # of the content
+    asked: Filter
+
+    @classmethod
+    def of(cls, site: Site) -> Line:
+        return cls(site.effect.name, *site.where, site.content.title, site.filter)
+
+
+class LineFilter:
+    """The filter of a line, as it is now.
+
+    Attributes:
+        native: What native code asks.
+        least: From which level on its effects are shown, in place of its logger's; None: as the logger has it.
+        num_sites: How many sites programs have of it; None: it has been called outside of programs only.
+        can_be_switched: Whether its effects may be left out. Else programs wait for results.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.native = native.Filter()
+        self.asked = site.filter
+        self.num_sites: int | None = None
+        self.can_be_switched = site.results is None and site.content.may_be_left_out
+        self.state = self._asked_state
+
+    @property
+    def _asked_state(self) -> tuple[Any, ...]:
+        return True, self.asked.every, self.asked.first, self.asked.min_seconds, None
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """All that can be changed."""
+        return self.native.on, self.native.every, self.native.first, self.native.min_seconds, self.least
+
+    @state.setter
+    def state(self, state: tuple[Any, ...]) -> None:
+        self.native.on, self.native.every, self.native.first, self.native.min_seconds, self.least = state
+        self.follow_levels()
+
+    def follow_levels(self) -> None:
+        self.native.level_allows = not self.can_be_switched or self.asked.allowed(self.least)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a program has the line, or none has had it."""
+        return self.num_sites != 0
+
+    @property
+    def may_be_forgotten(self) -> bool:
+        """Whether nothing but a count would be lost."""
+        return not self.num_sites and self.state == (True, *ALWAYS[2:], None)
+
+
+_FEW = 1000
+"""How many lines are kept at least."""
 
 
 class KnownSites:
@@ -37,6 +102,10 @@ class KnownSites:
         self.get: Callable[[int], Site | None] = self._sites.get
         self._lock = threading.RLock()  # for adding and taking out
         self._listeners: list[Callable[[], None]] = []
+        self.filters: dict[Line, LineFilter] = {}
+        self._room = _FEW
+        self.when_line_is_new: list[Callable[[Line, LineFilter], None]] = []
+        when_levels_change(self._follow_levels)
 
     def __len__(self) -> int:
         return len(self._sites)
@@ -63,9 +132,38 @@ class KnownSites:
 
     def _add(self, site: Site) -> Site:
         known = self._sites.setdefault(site.id, site)
+        if known is site:
+            line = self.filter_of(site)
+            line.num_sites = (line.num_sites or 0) + 1
+            native.filter_of(site.id, line.native)
         if known is site and isinstance(site.content, Composite):
             self._inner[site.id] = [*map(self.register, site.content.sites)]
         return known
+
+    def filter_of(self, site: Site) -> LineFilter:
+        """The filter of a site's line. What the line has counted goes on, also where its program is new."""
+        line = Line.of(site)
+        if (known := self.filters.get(line)) is None:
+            with self._lock:
+                self._forget_lines()
+                known = self.filters[line] = LineFilter(site)
+                known.follow_levels()  # the level may have been set since
+                for listener in self.when_line_is_new:
+                    listener(line, known)
+        return known
+
+    def _forget_lines(self) -> None:
+        """Those that only count, of no program: texts that a program makes anew are lines without number."""
+        if len(self.filters) < self._room:
+            return
+        for line, known in list(self.filters.items()):
+            if known.may_be_forgotten:
+                del self.filters[line]
+        self._room = 2 * len(self.filters) + _FEW
+
+    def _follow_levels(self) -> None:
+        for known in list(self.filters.values()):  # with no lock: it is asked for from within that of `logging`
+            known.follow_levels()
 
     def find(self, site_id: int) -> Site:
         """The site of a record. One that was not lowered here is rebuilt from what its program says of it."""
@@ -79,9 +177,10 @@ class KnownSites:
         """Takes out those of the sites that no program has any more."""
         with self._lock:
             for site_id in site_ids:
-                if native.site_holders(site_id) == 0:
-                    self._sites.pop(site_id, None)
+                if native.site_holders(site_id) == 0 and (site := self._sites.pop(site_id, None)) is not None:
                     self._inner.pop(site_id, None)
+                    line = self.filter_of(site)
+                    line.num_sites = (line.num_sites or 1) - 1
 
 
 class _Claim:
@@ -135,6 +234,7 @@ def publish(
         [to_bytes(np.asarray(x)) for x in operands],
         site.content.delivered_individually,
         0 if reply is None else reply.number,
+        None if reply is not None else known_sites.filter_of(site).native,
     )
 
 

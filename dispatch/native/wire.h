@@ -9,7 +9,7 @@ namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before, or the wire has other names.
 // effects/_model/native.py says which one Python expects.
-inline constexpr int kInterface = 34;
+inline constexpr int kInterface = 35;
 
 // Tokens
 
@@ -178,6 +178,7 @@ enum RecordTrait : int64_t {
   kRecordIsReplicated = 64,
   kRecordHasShards = 128, // each device publishes its shards; with kRecordIsReplicated they make one record
   // Above the number of the call:
+  kRecordHasMask = int64_t{1} << 61,   // the first operand says which lanes have the effect
   kRecordIsCounted = int64_t{1} << 62, // by the program: the call gives the token back as it came
 };
 

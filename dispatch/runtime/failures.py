@@ -21,9 +21,9 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.log import LOGGER
 from effects._config import config
 from effects._model.content import Composite
+from effects._model.filter import LOGGER
 from effects._model.record import Records, count_lanes
 from effects._model.site import Site
 from effects._model.wire import (

@@ -7,6 +7,7 @@ from typing import Any
 
 from effects._model.site import Site
 from effects._model.wire import CallbackRecord, RecordsBetween, write_header
+from effects.lowering.sites import known_sites
 
 log_capacity_needed: dict[Any, int] = {}
 """By a jitted function a log of whose kernels has had too little room: the words that logs had needed by then. Drain
@@ -19,6 +20,8 @@ def parts_of(
     """The parts of an item that a record stands for which consists of these, in order."""
     data, count = bytearray(), 0
     for site, payload in records:
+        if not known_sites.filter_of(site).native.shows(device):
+            continue
         if not site.content.delivered_individually:
             data += write_header(site.id, token, device, len(payload), time) + payload
             count += 1

@@ -30,10 +30,10 @@ from typing import Any, NamedTuple, Protocol
 import jax
 
 from effects import _errors as errors
-from effects._api.log import LOGGER
 from effects._config import Config, config
 from effects._jax import PjitFunction
 from effects._model.device import device_place
+from effects._model.filter import LOGGER
 from effects._model.site import Site, Where
 from effects._model.wire import PHASE, ProgramTraits, in_region
 from effects.dispatch.runtime.background import Background

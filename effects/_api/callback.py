@@ -14,7 +14,8 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._model.callback import HostCall, HostFunction, function_name
-from effects._model.primitive import effect_p
+from effects._model.filter import ALWAYS, choose
+from effects._model.primitive import bind_where, effect_p
 from effects._model.registry import PROGRAM, Effect, register_effect
 from effects._model.site import Operand, Site, Where, stored_dtype, take_arguments, where_called
 
@@ -53,6 +54,11 @@ MSG_PER_SHARD_RESULTS = (
     "call knows its part only. Call it inside a `jax.shard_map`, where each device has its own results, or leave out "
     "`per_shard=True`."
 )
+MSG_FILTERED_RESULTS = (
+    "The callback `{name}` at {where} has results, and one of `level`, `logger`, `every`, `first`, `min_seconds` and "
+    "`when`. The program waits for the results each time, so that no call may be left out. Leave these out, or put the "
+    "call into a `jax.lax.cond`."
+)
 
 
 CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
@@ -70,6 +76,12 @@ def callback(
     vmap_method: str | None = None,
     pass_record: bool = False,
     per_shard: bool = False,
+    level: int | str = "info",
+    logger: str | None = None,
+    every: int | None = None,
+    first: int | None = None,
+    min_seconds: float | None = None,
+    when: Any = None,
     **kwargs: Any,
 ) -> Any:
     """Calls a Python function when the program reaches this point, in program order with prints and logs.
@@ -94,6 +106,15 @@ def callback(
             leaves some out, the function is called lane by lane for the others.
         pass_record: Whether the function also gets the `Record`, as the keyword argument `record`.
         per_shard: Whether it is called for each shard of sharded arrays by itself, without gathering. Without results.
+        level: How much it matters: a number as for `logging`, or the name of one, such as `"warning"`. What the logger
+            does not take is left out, as its level is then: programs that run follow it.
+        logger: The name of the logger whose level counts, `effects` by default.
+        every: One of how many is made: the first and each n-th to which a device comes, over loops and calls. A `vmap`
+            counts once for all lanes.
+        first: How many are made on each device.
+        min_seconds: How many seconds after one that was made no other is. So what is made depends on time.
+        when: A boolean, which the program may compute: where it does not hold nothing is made, as in a `cond`.
+            These six are for functions without results.
         **kwargs: Its keyword arguments, likewise.
 
     Returns:
@@ -137,10 +158,14 @@ def callback(
     operands, leaves, arguments_tree = take_arguments(args, kwargs, "fx.callback", where)
     content = HostCall(function, results, tree, pass_record, vmap_method)
     effect = CALLBACK if ordered else CALLBACK.unordered()
-    site = Site(effect, content, leaves, arguments_tree, where, per_shard=bool(per_shard))
-    outs = effect_p.bind(*operands, site=site)
+    asked = choose("fx.callback", where, level, logger, every, first, min_seconds)
+    if results is not None and (asked != ALWAYS or when is not None):
+        raise ValueError(MSG_FILTERED_RESULTS.format(name=function.name, where=where))
+    site = Site(effect, content, leaves, arguments_tree, where, per_shard=bool(per_shard), filter=asked)
     if results is None:
+        bind_where(when, operands, site, "fx.callback")
         return None
+    outs = effect_p.bind(*operands, site=site)
     shown = [out.astype(result.dtype) for out, result in zip(outs, results, strict=True)]
     return jax.tree.unflatten(tree, shown)
 

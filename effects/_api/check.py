@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -15,8 +16,9 @@ from effects import _jax
 from effects._model.after import after
 from effects._model.callback import HostCall, HostFunction, register_callback
 from effects._model.content import Report, described_by
+from effects._model.filter import Filter, choose
 from effects._model.line import Line, check_format
-from effects._model.primitive import effect_p
+from effects._model.primitive import bind_where, effect_p
 from effects._model.record import Record
 from effects._model.registry import PROGRAM, Effect, register_effect
 from effects._model.site import Operand, Site, Where, take_arguments, where_called
@@ -28,6 +30,8 @@ MSG_PREDICATE = (
 MSG_CHECK_FAILED = "{message} ({place}). The program went on after this check."
 
 CHECK = register_effect(Effect("check", domain=PROGRAM))
+
+_FAILURE = Filter(level=logging.ERROR)
 
 
 @described_by("check")
@@ -61,7 +65,19 @@ def check_error(record: Record, text: str) -> errors.CheckError:
 
 
 @_jax.for_users
-def check(predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> None:
+def check(
+    predicate: Any,
+    fmt: str,
+    /,
+    *args: Any,
+    level: int | str = "error",
+    logger: str | None = None,
+    every: int | None = None,
+    first: int | None = None,
+    min_seconds: float | None = None,
+    when: Any = None,
+    **kwargs: Any,
+) -> None:
     """Checks that a predicate holds when the program reaches this point. If it does not, that is an error.
 
     A check that fails is recorded with its message, in program order with prints, and raised as `CheckError` at the
@@ -76,11 +92,18 @@ def check(predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> None:
         fmt: The message, a format as for `fx.print`.
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
             and of other objects the text that they have while tracing.
+        level: How much a failure matters: a number as for `logging`, or the name of one. What the logger does not take
+            is not raised, as its level is then: programs that run follow it.
+        logger: The name of the logger whose level counts, `effects` by default.
+        every: One of how many failures is raised: the first and each n-th to which a device comes.
+        first: How many are raised on each device.
+        min_seconds: How many seconds after one that was raised no other is.
+        when: A boolean, which the program may compute: where it does not hold nothing is checked.
         **kwargs: Values for the format's named fields.
 
     Raises:
-        TypeError: while tracing, if the predicate is not boolean, or an argument is an object with a traced value
-            inside that the format shows.
+        TypeError, ValueError: while tracing, if the predicate is not boolean, an argument is an object with a traced
+            value inside that the format shows, or one of `level` to `when` is not as described.
         FormatError: while tracing, if format and arguments do not fit together.
 
     Example:
@@ -96,18 +119,28 @@ def check(predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> None:
         ...     print(error.message)
         x = -1.0 has no root
     """
-    check_at(where_called(), predicate, fmt, args, kwargs)
+    where = where_called()
+    asked = choose("fx.check", where, level, logger, every, first, min_seconds)
+    check_at(where, predicate, fmt, args, kwargs, asked, when)
 
 
-def check_at(where: Where, predicate: Any, fmt: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_at(
+    where: Where,
+    predicate: Any,
+    fmt: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    asked: Filter = _FAILURE,
+    when: Any = None,
+) -> None:
     """A check that stands at this line of the user's."""
     holds = truth_of(predicate, where, _all, "fx.check", "all of which must hold", "fx.check(x > 0, 'x = {}', x)")
     operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where, takes_objects=True)
     fmt, leaves, record_fields = check_format("fx.check", fmt, leaves, tree, where)
-    site = Site(CHECK, Check(fmt, record_fields=record_fields), leaves, tree, where)
+    site = Site(CHECK, Check(fmt, record_fields=record_fields), leaves, tree, where, filter=asked)
 
     def fail(*operands: Any) -> None:
-        effect_p.bind(*operands, site=site)
+        bind_where(when, operands, site, "fx.check")
 
     if not isinstance(holds, bool):
         jax.lax.cond(holds, lambda *_: None, fail, *operands)

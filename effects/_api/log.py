@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import numbers
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Never
 
 from effects import _jax
 from effects._model.content import NativeText, Report, described_by
+from effects._model.filter import LOGGER, choose
 from effects._model.line import line_of, write_lines
-from effects._model.primitive import effect_p
+from effects._model.primitive import bind_where
 from effects._model.record import Record, after_shard
 from effects._model.registry import PROGRAM, Effect, register_effect
 from effects._model.site import MSG_TRACER_IN_TEXT, Site, holds_tracer, take_arguments, where_called
@@ -25,10 +25,6 @@ MSG_LOG_UNNAMED = (
     "`fx.log` at {where} was given {given} behind the event, without a name. An event has fields, each with its name. "
     "Write, say, `fx.log({event!r}, x=x)`."
 )
-MSG_LOG_LEVEL = (
-    "`fx.log` at {where} was given the level {level!r}. A level is a whole number, as for `logging`, or the name that "
-    "`logging` has for one. Pass, say, `level=logging.WARNING` or `level='warning'`."
-)
 MSG_LOG_FIELD = (
     "`fx.log` at {where} was given fields named {names}. Every log record has attributes of these names for itself. "
     "Choose other names, say `{first}_`."
@@ -36,9 +32,6 @@ MSG_LOG_FIELD = (
 
 
 LOG = register_effect(Effect("log", domain=PROGRAM))
-
-LOGGER = logging.getLogger("effects")
-"""Where events go by default. Its own level, if it has one, is the threshold below which nothing is recorded."""
 
 RESERVED = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "asctime",
@@ -70,6 +63,7 @@ class Event(NativeText):
     event: str
     level: int
     fields: tuple[str, ...]  # their names, in the order in which they were written
+    logger: str = LOGGER.name
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {name: fields[name] for name in self.fields}
@@ -85,19 +79,16 @@ class Event(NativeText):
     def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:
         if suppressed:
             return False
-        if _is_configured():
-            return LOGGER.isEnabledFor(self.level)
-        return (
-            takes_lines is None
-            and self.level >= max(LOGGER.level, logging.INFO, LOGGER.manager.disable + 1)
-            and not LOGGER.disabled
-        )
+        logger = logging.getLogger(self.logger)
+        if _is_configured(logger):
+            return logger.isEnabledFor(self.level)
+        return takes_lines is None and self.level >= logging.INFO and not logger.disabled
 
     asks_before_text = True
 
     @property
     def writes_text(self) -> bool:
-        return not _is_configured()
+        return not _is_configured(logging.getLogger(self.logger))
 
     def native_plan(self, site: Site) -> Plan | None:
         plan = text_plan(site, line_of)
@@ -107,25 +98,25 @@ class Event(NativeText):
         return plan._replace(pieces=[begin, *plan.pieces, end, Piece("\n")])
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
-        if _is_configured():
+        if _is_configured(logger := logging.getLogger(self.logger)):
             for record in records:
-                self._log(record)
+                self._log(logger, record)
         else:
             write_lines(records, line_of, write)
 
-    def _log(self, record: Record) -> None:
+    def _log(self, logger: logging.Logger, record: Record) -> None:
         """Hands a record to Python's logging, as if the user's line had."""
-        where, name = record.where, LOGGER.name
+        where, name = record.where, self.logger
         function = where.function.rpartition(".")[2]  # as Python's logging has it
         extra = {**record.fields, "event": self.event, "effects_record": record}
-        made = LOGGER.makeRecord(name, self.level, where.file, where.line, record.text, (), None, function, extra)
-        LOGGER.handle(made)
+        made = logger.makeRecord(name, self.level, where.file, where.line, record.text, (), None, function, extra)
+        logger.handle(made)
 
 
-def _is_configured() -> bool:
-    """Whether Python's logging has a handler for events. That of absl does not count, since libraries that import absl
-    install it, and not the user."""
-    logger: logging.Logger | None = LOGGER
+def _is_configured(of: logging.Logger) -> bool:
+    """Whether Python's logging has a handler for a logger's events. That of absl does not count, since libraries that
+    import absl install it, and not the user."""
+    logger: logging.Logger | None = of
     while logger is not None:
         if any(not type(handler).__module__.startswith("absl.") for handler in logger.handlers):
             return True
@@ -138,30 +129,42 @@ def log(
     event: str,
     /,
     *unnamed: Never,
-    level: int | str = logging.INFO,
+    level: int | str = "info",
+    logger: str | None = None,
     ordered: bool = True,
     per_shard: bool = False,
+    every: int | None = None,
+    first: int | None = None,
+    min_seconds: float | None = None,
+    when: Any = None,
     **fields: Any,
 ) -> None:
     """Logs an event with fields when the program reaches this point, in program order.
 
     Goes to the handlers that `fx.add_handler` added, and to Python's `logging` under the logger `effects`, with the
     user's file, line and function. As long as `logging` has no handler, an event of the level `logging.INFO` or above
-    is a line of the standard output, unless a handler takes it. An event below the level that the logger `effects` has
-    of its own when the program is traced costs nothing: it does not become part of the program.
+    is a line of the standard output, unless a handler takes it. An event that the logger does not take, as its level is
+    when the program gets there, is not recorded.
 
     Args:
         event: What happened.
         *unnamed: There are none: every field has a name.
-        level: How much it matters: a number as for `logging`, or the name of one, such as `"warning"`.
+        level: How much it matters: a number as for `logging`, or the name of one, such as `"warning"`. What the logger
+            does not take is left out, as its level is then: programs that run follow it.
+        logger: The name of the logger that gets the event, `effects` by default.
         ordered: Whether the event must come in program order. Unordered events come when they come.
         per_shard: Whether each shard of sharded arrays is an event of its own, on the device that has it, without
             gathering. The record has the device and the shard's `index`.
+        every: One of how many is logged: the first and each n-th to which a device comes, over loops and calls. A
+            `vmap` counts once for all lanes.
+        first: How many are logged on each device.
+        min_seconds: How many seconds after one that was logged no other is. So what is logged depends on time.
+        when: A boolean, which the program may compute: where it does not hold nothing is logged, as in a `cond`.
         **fields: Pytrees of arrays; strings, numbers and None as they are.
 
     Raises:
-        TypeError: while tracing, if the event is not a string, the level no number or name, or a field not a value.
-        ValueError: while tracing, if a field has a name that every record has for itself.
+        TypeError, ValueError: while tracing, if the event is not a string, a field not a value or of a name that every
+            record has for itself, or one of `level` to `when` is not as described.
 
     Example:
         >>> import effects as fx
@@ -171,12 +174,6 @@ def log(
         >>> records[0].event, records[0].fields
         ('step', {'loss': array(0.5, dtype=float32)})
     """
-    if isinstance(level, str):
-        level = logging.getLevelNamesMapping().get(level.upper(), level)  # type: ignore[assignment]
-    if isinstance(level, numbers.Integral) and not isinstance(level, bool):
-        level = int(level)  # NumPy's too
-        if level < LOGGER.level:
-            return
     where = where_called()
     if not isinstance(event, str) or not event:
         raise TypeError(MSG_LOG_EVENT.format(where=where, event=event))
@@ -185,12 +182,12 @@ def log(
     if unnamed:
         given = "a value" if len(unnamed) == 1 else f"{len(unnamed)} values"
         raise TypeError(MSG_LOG_UNNAMED.format(where=where, event=event, given=given))
-    if isinstance(level, bool) or not isinstance(level, int):
-        raise TypeError(MSG_LOG_LEVEL.format(where=where, level=level))
     if taken := sorted(RESERVED & set(fields)):
         names = ", ".join(f"`{name}`" for name in taken)
         raise ValueError(MSG_LOG_FIELD.format(where=where, names=names, first=taken[0]))
     operands, leaves, tree = take_arguments((), fields, "fx.log", where)
     effect = LOG if ordered else LOG.unordered()
-    content = Event(event, level, tuple(fields))
-    effect_p.bind(*operands, site=Site(effect, content, leaves, tree, where, per_shard=bool(per_shard)))
+    asked = choose("fx.log", where, level, logger, every, first, min_seconds)
+    content = Event(event, asked.level, tuple(fields), asked.logger)
+    site = Site(effect, content, leaves, tree, where, per_shard=bool(per_shard), filter=asked)
+    bind_where(when, operands, site, "fx.log")

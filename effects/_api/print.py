@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from effects import _jax
+from effects._model.filter import choose
 from effects._model.line import Line, check_format
-from effects._model.primitive import effect_p
+from effects._model.primitive import bind_where, effect_p
 from effects._model.registry import PROGRAM, Effect, register_effect
 from effects._model.site import Site, take_arguments, where_called
 
@@ -18,7 +19,20 @@ PRINT = register_effect(Effect("print", domain=PROGRAM))
 
 
 @_jax.for_users
-def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False, **kwargs: Any) -> None:
+def print(
+    fmt: str,
+    /,
+    *args: Any,
+    ordered: bool = True,
+    per_shard: bool = False,
+    level: int | str = "info",
+    logger: str | None = None,
+    every: int | None = None,
+    first: int | None = None,
+    min_seconds: float | None = None,
+    when: Any = None,
+    **kwargs: Any,
+) -> None:
     """Prints a line when the program reaches this point, in program order.
 
     Works inside `fx.jit`, inside `jax.jit`, and eagerly. The line goes to the `sys.stdout` that was in force when the
@@ -33,11 +47,20 @@ def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False
         ordered: Whether the line must come in program order. Unordered lines come when they come.
         per_shard: Whether each shard of sharded arrays is printed by itself, on the device that has it, without
             gathering. The line begins with device and index, unless the format has fields `{device}` or `{index}`.
+        level: How much it matters: a number as for `logging`, or the name of one, such as `"warning"`. What the logger
+            does not take is left out, as its level is then: programs that run follow it.
+        logger: The name of the logger whose level counts, `effects` by default.
+        every: One of how many is shown: the first and each n-th to which a device comes, over loops and calls. A `vmap`
+            counts once for all lanes.
+        first: How many are shown on each device.
+        min_seconds: How many seconds after one that was shown no other is. So what is shown depends on time.
+        when: A boolean, which the program may compute: where it does not hold nothing is shown, as in a `cond`.
         **kwargs: Values for the format's named fields.
 
     Raises:
         FormatError: while tracing, if format and arguments do not fit together.
-        TypeError: while tracing, if an argument is an object with a traced value inside that the format shows.
+        TypeError, ValueError: while tracing, if an argument is an object with a traced value inside that the format
+            shows, or one of `level` to `when` is not as described.
 
     Example:
         >>> import effects as fx, jax
@@ -53,8 +76,10 @@ def print(fmt: str, /, *args: Any, ordered: bool = True, per_shard: bool = False
     operands, leaves, tree = take_arguments(args, kwargs, "fx.print", where, takes_objects=True)
     fmt, leaves, record_fields = check_format("fx.print", fmt, leaves, tree, where, per_shard)
     effect = PRINT if ordered else PRINT.unordered()
-    site = Site(effect, Line(fmt, record_fields=record_fields), leaves, tree, where, per_shard=bool(per_shard))
-    effect_p.bind(*operands, site=site)
+    asked = choose("fx.print", where, level, logger, every, first, min_seconds)
+    content = Line(fmt, record_fields=record_fields)
+    site = Site(effect, content, leaves, tree, where, per_shard=bool(per_shard), filter=asked)
+    bind_where(when, operands, site, "fx.print")
 
 
 # Printing what flows backward.

@@ -57,6 +57,9 @@ class Content:
     delivered_individually: ClassVar[bool] = False
     """Whether each of its records is handed over by itself, since a function of the user's may be called."""
 
+    may_be_left_out: ClassVar[bool] = True
+    """Whether a filter may leave its records out."""
+
     @property
     def title(self) -> str:
         """What messages call it: a function's name, an event, a format. By default its first field."""

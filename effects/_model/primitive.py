@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from effects import _errors as errors
 from effects import _jax
+from effects._config import config
 from effects._model.registry import jax_effects
 from effects._model.site import Site
 
@@ -22,6 +26,11 @@ MSG_TRANSPOSED = (
     "Effect `{effect}` at {where} has an operand that depends on the argument of a linear function which is "
     "transposed. The transposed function gets a cotangent, and the argument never has a value there. Use "
     "`fx.print_grad` to see the cotangent, or move the effect out of the function."
+)
+
+MSG_WHEN = (
+    "`{call}` at {where} was given {value} as `when`. That is one boolean, which the program may compute. Write a "
+    "comparison, say `when=loss > 10`, and of an array `when=x.any()`."
 )
 
 
@@ -42,6 +51,26 @@ def _effect_abstract_eval(*operands: Any, site: Site) -> tuple[list[Any], set[An
 
 
 _jax.infer_types_each_time(effect_p)
+
+
+def bind_where(when: Any, operands: Sequence[Any], site: Site, call: str) -> None:
+    """The effect of a site without results where `when` holds; None: always."""
+    if config.static_levels and not site.filter.allowed():
+        return
+    if when is None:
+        effect_p.bind(*operands, site=site)
+        return
+    if _jax.is_reference(when):
+        when = when[...]  # what it holds now
+    is_boolean = isinstance(when, (bool, np.bool_)) or getattr(when, "dtype", None) == np.dtype(bool)
+    if not is_boolean or np.shape(when) != ():
+        is_array = hasattr(when, "dtype")
+        shown = f"an array of {when.dtype}{list(np.shape(when))}" if is_array else errors.shown(when)
+        raise TypeError(MSG_WHEN.format(call=call, where=site.where, value=shown))
+    if isinstance(when, _jax.Tracer):
+        jax.lax.cond(when, lambda *given: effect_p.bind(*given, site=site), lambda *_: [], *operands)
+    elif when:
+        effect_p.bind(*operands, site=site)
 
 
 def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], list[Any]]:

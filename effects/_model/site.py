@@ -28,6 +28,7 @@ import numpy as np
 from effects import _jax
 from effects._model.callback import HostCall, Numbering
 from effects._model.content import Content, HandlerContent, content_from
+from effects._model.filter import ALWAYS, Filter
 from effects._model.registry import Effect, describe_effect
 
 # Arrays that travel in records, and arguments that do not.
@@ -345,6 +346,8 @@ def describe_site(site: Site) -> str:
         description["unknown"] = site.num_dynamic_sizes
     if site.per_shard:
         description["per_shard"] = True
+    if asked := site.filter.describe():
+        description["filter"] = asked
     return _to_json(description)
 
 
@@ -368,6 +371,7 @@ def read_site(text: str) -> dict[str, Any]:
         "processes": tuple(description.get("processes", ())),
         "num_dynamic_sizes": description.get("unknown", 0),
         "per_shard": description.get("per_shard", False),
+        "filter": Filter(**description.get("filter", {})),
     }
 
 
@@ -508,6 +512,7 @@ class Site:
     per_shard: bool = False  # whether each shard of a sharded array is an effect of its own
     shard_bounds: tuple[tuple[slice, ...], ...] = ()  # of a record's shards: where each operand lies in the whole
     first_sharded: int = 0  # of these: the first that is not the whole
+    filter: Filter = ALWAYS  # which of its effects are shown
     origin: Origin | None = None  # the callback of JAX's own that it was written as
     grid: Operand | None = (
         None  # in a kernel: travels behind the mask, and says which program of the grid has the effect

@@ -144,7 +144,7 @@ _record_traits: list[int] = [*layout["record_traits"].values()]
 class RecordTrait(enum.IntFlag):
     """The traits of a call that publishes a record, in one number."""
 
-    ORDERED, CLOSES, CALLBACK, ENTERS, LEAVES, MAY_DIVERGE, REPLICATED, HAS_SHARDS, COUNTED = _record_traits
+    ORDERED, CLOSES, CALLBACK, ENTERS, LEAVES, MAY_DIVERGE, REPLICATED, HAS_SHARDS, HAS_MASK, COUNTED = _record_traits
 
 
 class CustomCallTrait(enum.IntFlag):

@@ -32,6 +32,7 @@ class HostStart(Content):
     name: str
 
     counts_as_effect = False  # its done is
+    may_be_left_out = False
 
     @property
     def title(self) -> str:

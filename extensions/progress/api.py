@@ -16,8 +16,9 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._model.content import Content, Report, described_by
+from effects._model.filter import ALWAYS, Filter, choose
 from effects._model.line import fill
-from effects._model.primitive import effect_p
+from effects._model.primitive import bind_where
 from effects._model.record import Record
 from effects._model.site import Site, Where, holds_tracer, is_array, take_arguments, where_called
 from effects._model.wire import EPOCH, PHASE, PLAIN_THREAD, STREAM, in_region, thread_of
@@ -120,6 +121,8 @@ class Progress:
         ordered: bool,
         call: str,
         where: Where,
+        asked: Filter = ALWAYS,
+        when: Any = None,
     ):
         if total is not None:
             _check_number(total, call, where, "total", RULE_TOTAL, "total=1000")
@@ -138,6 +141,7 @@ class Progress:
         self.every: int | None = None if every is None else int(every)
         self._effect = PROGRESS if ordered else PROGRESS.unordered()
         self._description, self._lanes, self._bar = description, lanes, str(where)
+        self._asked, self._when = asked, when
 
     @_jax.for_users
     def update(self, done: Any, **metrics: Any) -> None:
@@ -183,7 +187,8 @@ class Progress:
         fields |= {"metrics": {**metrics}} if metrics else {}
         operands, leaves, tree = take_arguments((), fields, "fx.progress", where)
         content = Steps(self._description, self._lanes, self._bar, not _jax.is_outside_of_traces())
-        effect_p.bind(*operands, site=Site(self._effect, content, leaves, tree, where))
+        site = Site(self._effect, content, leaves, tree, where, filter=self._asked)
+        bind_where(self._when, operands, site, "fx.progress")
 
 
 def _may_be(total: Any, done: Any) -> bool:
@@ -204,6 +209,11 @@ def progress(
     *,
     lanes: Literal["slowest", "each"] = "slowest",
     ordered: bool = True,
+    level: int | str = "info",
+    logger: str | None = None,
+    first: int | None = None,
+    min_seconds: float | None = None,
+    when: Any = None,
 ) -> Progress:
     """A bar that loops inside compiled programs drive, and that other code may drive too.
 
@@ -219,6 +229,12 @@ def progress(
         lanes: Under `vmap`: whether one bar shows the `"slowest"` lane, or `"each"` has a bar of its own. Under
             `shard_map` each device has its own.
         ordered: Whether steps come in program order with other effects.
+        level: How much it matters: a number as for `logging`, or the name of one. What the logger does not take is left
+            out, as its level is then: programs that run follow it.
+        logger: The name of the logger whose level counts, `effects` by default.
+        first: How often it says how far it is on each device.
+        min_seconds: How many seconds after it has said so it does not again. So the last step may be missing.
+        when: A boolean, which the program may compute: where it does not hold nothing is said.
 
     Returns:
         The bar; `update(done, **metrics)` says how many steps are done, and what stands behind the bar.
@@ -240,7 +256,9 @@ def progress(
         >>> records[-1].text
         'train: 20/20'
     """
-    return Progress(total, description, every, lanes, ordered, "fx.progress", where_called())
+    where = where_called()
+    asked = choose("fx.progress", where, level, logger, None, first, min_seconds)
+    return Progress(total, description, every, lanes, ordered, "fx.progress", where, asked, when)
 
 
 def _take_metric(x: Any, where: Where, name: str) -> Any:

@@ -42,6 +42,13 @@ std::shared_ptr<const Plan> Sites::plan(uint64_t site) {
   return it == sites_.end() ? nullptr : it->second.plan;
 }
 
+std::shared_ptr<Filter> Sites::filter(uint64_t site, std::shared_ptr<Filter> given) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<Filter> &filter = sites_[site].filter;
+  if (filter == nullptr) filter = given != nullptr ? std::move(given) : std::make_shared<Filter>();
+  return filter;
+}
+
 // A site may lose its last holder while its program's records are under way. Forgotten at once, this would go wrong:
 //   1. A program is dispatched, and its call returns.
 //   2. The program is freed, and with it the last holder of its site.

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "../producer/filter.h"
 #include "../text/format.h"
 
 namespace effects {
@@ -32,6 +33,9 @@ public:
   // Null: Python formats the site's records.
   std::shared_ptr<const Plan> plan(uint64_t site);
 
+  // The filter of the site's line. The first that is asked for, or given, is the site's for good.
+  std::shared_ptr<Filter> filter(uint64_t site, std::shared_ptr<Filter> given = nullptr);
+
   // Forgets the sites whose last holder is gone and of which no record can come any more: all dispatches before
   // `oldest_open` have ended. Returns them.
   std::vector<uint64_t> forget(uint64_t oldest_open);
@@ -44,6 +48,7 @@ private:
     uint64_t last_dispatch = 0; // how many there had been when the last holder went
     std::string description;
     std::shared_ptr<const Plan> plan;
+    std::shared_ptr<Filter> filter;
   };
 
   std::mutex mutex_;                          // guards all below

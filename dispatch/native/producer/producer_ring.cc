@@ -10,19 +10,34 @@ void ProducerRing::keep(std::vector<std::byte> record) {
 void ProducerRing::note_drop(const RecordHeader &header) {
   has_side_.store(true, std::memory_order_release);
   if (header.kind != Kind::kOrdered) return;
-  if (!side_.drops.empty()) {
-    DropRange &last = side_.drops.back();
-    if (last.first.stream == header.token.stream && last.first.epoch == header.token.epoch &&
-        last.first.phase == header.token.phase && last.device == header.device &&
-        last.first.index + static_cast<uint32_t>(last.count) == header.token.index) {
-      ++last.count;
-      return;
-    }
-  }
-  side_.drops.push_back({header.token, 1, header.device});
+  if (!side_.drops.empty() && Continues(side_.drops.back(), header.token, header.device))
+    ++side_.drops.back().count;
+  else
+    side_.drops.push_back({header.token, 1, header.device});
+}
+
+void ProducerRing::begin_skips(const Token &token, int32_t device) {
+  std::lock_guard lock(consumer);
+  take_skips();
+  skips_ = token;
+  skipping_device_ = device;
+  skips_taken_.store(0, std::memory_order_relaxed); // what has_side() sees with the count below
+  skipped_.store(1, std::memory_order_release);
+}
+
+void ProducerRing::take_skips() {
+  const uint64_t count = skipped_.load(std::memory_order_acquire);
+  const uint64_t taken = skips_taken_.load(std::memory_order_relaxed);
+  if (count == taken) return;
+  DropRange range{skips_, count - taken, skipping_device_};
+  range.first.index += static_cast<uint32_t>(taken);
+  skips_taken_.store(count, std::memory_order_relaxed);
+  has_side_.store(true, std::memory_order_release);
+  side_.drops.push_back(range);
 }
 
 ProducerRing::Side ProducerRing::take_side() {
+  take_skips();
   has_side_.store(false, std::memory_order_release);
   return std::exchange(side_, {});
 }

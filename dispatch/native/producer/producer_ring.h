@@ -17,7 +17,7 @@
 
 namespace effects {
 
-// Indices that were dropped because a ring was full: the order must not wait for them.
+// Indices that were dropped because a ring was full, or left out: the order must not wait for them.
 struct DropRange {
   Token first;
   uint64_t count;
@@ -71,7 +71,17 @@ public:
   };
   Side take_side();
   // Without the lock: whether there is something beside the ring.
-  bool has_side() const { return has_side_.load(std::memory_order_acquire); }
+  bool has_side() const {
+    return has_side_.load(std::memory_order_acquire) ||
+           skipped_.load(std::memory_order_acquire) != skips_taken_.load(std::memory_order_relaxed);
+  }
+
+  // Producer: leaves out the effect with this token. A run of them is one range, which grows without the lock.
+  void skip(const Token &token, int32_t device) {
+    const uint64_t count = skipped_.load(std::memory_order_relaxed);
+    if (count == 0 || !Continues({skips_, count, skipping_device_}, token, device)) return begin_skips(token, device);
+    skipped_.store(count + 1, std::memory_order_release); // pairs with has_side() and take_side()
+  }
 
   // Producer: waits until `ready()`, or the consumer has made room, or a while has passed, since no notification tells
   // that the drain has stopped, nor of what other rings' large records take.
@@ -81,10 +91,24 @@ public:
   void notify_room();
 
 private:
+  static bool Continues(const DropRange &range, const Token &token, int32_t device) {
+    return range.first.stream == token.stream && range.first.epoch == token.epoch && range.first.phase == token.phase &&
+           range.device == device && range.first.index + static_cast<uint32_t>(range.count) == token.index;
+  }
+  void begin_skips(const Token &token, int32_t device);
+  void take_skips();
+
   alignas(64) std::atomic<uint64_t> records_{0};
   std::atomic<uint64_t> bytes_{0};
 
+  // The run of effects that are being left out; the producer writes its beginning with the lock held. It has the
+  // thread's own cache line, as the counts above.
+  Token skips_{};
+  int32_t skipping_device_ = 0;
+  std::atomic<uint64_t> skipped_{0};
+
   alignas(64) Side side_;
+  std::atomic<uint64_t> skips_taken_{0}; // of that run, by the consumer, with the lock held
   std::atomic<bool> has_side_{false};
 
   std::mutex room_mutex_;

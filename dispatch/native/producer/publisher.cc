@@ -68,6 +68,10 @@ double UnixTime() { return std::chrono::duration<double>(std::chrono::system_clo
 
 Publisher::Publisher(WakeUp &wake_up) : wake_up_(wake_up), id_(NewId()) {}
 
+inline ProducerRing &Publisher::this_thread_ring() {
+  return last_ring.publisher == id_ ? *last_ring.ring : make_ring();
+}
+
 bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t device, const Span *spans, size_t count,
                         uint16_t flags, uint32_t reply, Block *own) {
   size_t payload = 0;
@@ -122,15 +126,13 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
   return true;
 }
 
+void Publisher::skip(const Token &token, int32_t device) { this_thread_ring().skip(token, device); }
+
 Block Publisher::take_large(const RecordHeader &header, const std::byte *payload) {
   std::byte *block;
   std::memcpy(&block, payload, sizeof block);
   large_bytes_.fetch_sub(header.payload_size, std::memory_order_relaxed);
   return Block(block);
-}
-
-inline ProducerRing &Publisher::this_thread_ring() {
-  return last_ring.publisher == id_ ? *last_ring.ring : make_ring();
 }
 
 void Publisher::refuse(std::string why) {

@@ -67,6 +67,9 @@ public:
     return publish(kind, site, token, device, &span, 1, flags, 0, &whole.block);
   }
 
+  // Any thread: leaves out the ordered effect with this token, behind which the order goes on.
+  void skip(const Token &token, int32_t device);
+
   // All that has been published.
   Published count_published();
 

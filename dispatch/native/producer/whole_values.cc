@@ -52,14 +52,15 @@ size_t Shard::whole_bytes() const {
   return bytes;
 }
 
-WholePayload WholeValues::add(const Token &token, const std::vector<Shard> &shards, uint32_t devices, bool may_wait) {
+WholePayload WholeValues::add(const Token &token, const std::vector<Shard> &shards, uint32_t devices, bool may_wait,
+                              Filter *filter) {
   size_t size = 0;
   for (const Shard &shard : shards) size += RoundUp8(shard.whole_bytes());
-  const std::shared_ptr<Whole> whole = find_or_make(token, size, devices, may_wait);
+  const std::shared_ptr<Whole> whole = find_or_make(token, size, devices, may_wait, filter);
   std::byte *to = whole->payload.block.get();
   for (const Shard &shard : shards) {
-    if (shard.is_copied()) Copy(shard, to);
-    to += RoundUp8(shard.whole_bytes());
+    if (shard.is_copied() && to != nullptr) Copy(shard, to);
+    if (to != nullptr) to += RoundUp8(shard.whole_bytes());
   }
   // Each device releases what it has copied, and the last one acquires it: it reads the whole.
   if (whole->missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return {};
@@ -68,7 +69,7 @@ WholePayload WholeValues::add(const Token &token, const std::vector<Shard> &shar
 }
 
 std::shared_ptr<WholeValues::Whole> WholeValues::find_or_make(const Token &token, size_t size, uint32_t devices,
-                                                              bool may_wait) {
+                                                              bool may_wait, Filter *filter) {
   std::unique_lock lock(mutex_);
   const auto find = [&]() -> std::shared_ptr<Whole> {
     const auto program = programs_.find(ProgramOf(token));
@@ -84,10 +85,14 @@ std::shared_ptr<WholeValues::Whole> WholeValues::find_or_make(const Token &token
   }
   if (whole != nullptr) return whole;
   whole = std::make_shared<Whole>();
-  whole->payload = {AllocateBlock(size), size};
+  whole->payload.is_skipped = filter != nullptr && !filter->shows(kAllDevices, /*is_same=*/true);
+  if (!whole->payload.is_skipped) {
+    whole->payload.block = AllocateBlock(size);
+    whole->payload.size = size;
+    bytes_ += size;
+  }
   whole->missing.store(devices, std::memory_order_relaxed);
   programs_[ProgramOf(token)].emplace(PlaceOf(token), whole);
-  bytes_ += size;
   return whole;
 }
 

@@ -14,6 +14,7 @@
 
 #include "../wire.h"
 #include "bytes.h"
+#include "filter.h"
 
 namespace effects {
 
@@ -37,6 +38,7 @@ struct Shard {
 struct WholePayload {
   Block block;
   size_t size = 0;
+  bool is_skipped = false;
   explicit operator bool() const { return block != nullptr; }
 };
 
@@ -47,8 +49,11 @@ public:
   explicit WholeValues(size_t limit = size_t{1} << 26) : limit_(limit) {}
 
   // A device's thread: copies what the device has of the record at this place in the order. `devices`: how many copy
-  // something. Returns the payload to the last of them, and nothing to the others. Throws std::bad_alloc.
-  WholePayload add(const Token &token, const std::vector<Shard> &shards, uint32_t devices, bool may_wait);
+  // something. Returns the payload to the last of them, and nothing to the others. Throws std::bad_alloc. The first of
+  // them asks the filter for all whether it is shown; if not, nothing is copied, and the last one gets a payload that
+  // `is_skipped`.
+  WholePayload add(const Token &token, const std::vector<Shard> &shards, uint32_t devices, bool may_wait,
+                   Filter *filter = nullptr);
 
   // This program has failed: not all of its devices may come.
   void forget(uint32_t thread, uint32_t epoch);
@@ -63,7 +68,7 @@ private:
   };
   using Program = std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<Whole>>; // by what follows in the token
 
-  std::shared_ptr<Whole> find_or_make(const Token &token, size_t size, uint32_t devices, bool may_wait);
+  std::shared_ptr<Whole> find_or_make(const Token &token, size_t size, uint32_t devices, bool may_wait, Filter *filter);
   void take_away(const Token &token);
 
   const size_t limit_;

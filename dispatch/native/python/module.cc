@@ -1,6 +1,8 @@
 // The Python face of the native part. All functions are called under Python's lock, and let go of it where they may
 // wait.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include <chrono>
@@ -154,18 +156,50 @@ NB_MODULE(_native, m) {
       .def("next_batch", &DirectCalls::next_batch)
       .def("close", &DirectCalls::close);
 
+  nb::class_<Filter>(m, "Filter")
+      .def(nb::init<>())
+      .def_prop_rw(
+          "on", [](Filter &filter) { return filter.on.load(); }, [](Filter &filter, bool on) { filter.on = on; })
+      .def_prop_rw(
+          "level_allows", [](Filter &filter) { return filter.level_allows.load(); },
+          [](Filter &filter, bool allows) { filter.level_allows = allows; })
+      .def_prop_rw(
+          "every", [](Filter &filter) { return filter.every.load(); },
+          [](Filter &filter, uint64_t every) { filter.every = every; })
+      .def_prop_rw(
+          "first",
+          [](Filter &filter) {
+            const uint64_t first = filter.first;
+            return first == Filter::kAll ? std::optional<uint64_t>() : first;
+          },
+          [](Filter &filter, std::optional<uint64_t> first) { filter.first = first.value_or(Filter::kAll); },
+          nb::arg().none())
+      .def_prop_rw(
+          "min_seconds", [](Filter &filter) { return filter.min_seconds.load(); },
+          [](Filter &filter, double seconds) { filter.min_seconds = seconds; })
+      .def("shows", [](Filter &filter, int32_t device) { return filter.shows(device, /*is_same=*/false); })
+      .def("counts", [](Filter &filter) {
+        const Filter::Counts counts = filter.counts();
+        return nb::make_tuple(counts.come, counts.shown);
+      });
+
   // Publishes from the host: a record of an effect that did not run inside a program, or of a platform without a
   // native handler. `operands` are objects with the buffer protocol.
   m.def(
       "publish",
-      [](uint64_t site, bool ordered, nb::tuple token, int32_t device, nb::list operands, bool callback,
-         uint32_t reply) {
+      [](uint64_t site, bool ordered, nb::tuple token, int32_t device, nb::list operands, bool callback, uint32_t reply,
+         Filter *filter) {
         const Buffers buffers(operands);
         const Token place = ToToken(token);
         const uint16_t flags = callback ? kCallback : 0;
         const auto &spans = buffers.spans();
         nb::gil_scoped_release release; // a full ring makes us wait, and the drain may need the lock to empty it
         if (FailIfStopped(reply)) return;
+        publisher().throw_if_refused();
+        if (filter != nullptr && !filter->shows(device, /*is_same=*/false)) {
+          if (ordered && ThreadOf(place) != kPlainThread) publisher().skip(place, device);
+          return;
+        }
         if (ThreadOf(place) == kPlainThread)
           PublishPlain(site, ordered, device, spans.data(), spans.size(), flags, reply);
         else
@@ -173,7 +207,7 @@ NB_MODULE(_native, m) {
                               spans.size(), flags, reply);
       },
       nb::arg("site"), nb::arg("ordered"), nb::arg("token"), nb::arg("device"), nb::arg("operands"),
-      nb::arg("callback") = false, nb::arg("reply") = 0);
+      nb::arg("callback") = false, nb::arg("reply") = 0, nb::arg("filter") = nb::none());
   m.def("close", [](nb::list tokens, int32_t device) {
     std::vector<Token> last;
     for (nb::handle token : tokens) last.push_back(ToToken(token));
@@ -216,6 +250,11 @@ NB_MODULE(_native, m) {
       .def(nb::init<>())
       .def_ro("number", &HostReply::number)
       .def("wait", &HostReply::wait);
+
+  // The filter of a site's line: the one that it has, else this one.
+  m.def(
+      "filter_of", [](uint64_t site, std::shared_ptr<Filter> given) { return sites().filter(site, std::move(given)); },
+      nb::arg(), nb::arg().none());
 
   m.def("retain_site", [](uint64_t site, const std::string &description) { sites().retain(site, description); });
   m.def("release_site", [](uint64_t site) { drain().release_site(site); });

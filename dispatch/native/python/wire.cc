@@ -116,6 +116,7 @@ nb::dict Wire() {
                                    {"may_diverge", kRecordMayDiverge},
                                    {"replicated", kRecordIsReplicated},
                                    {"has_shards", kRecordHasShards},
+                                   {"has_mask", kRecordHasMask},
                                    {"counted", kRecordIsCounted}});
   wire["custom_call_traits"] = Numbers({{"has_token", kCustomCallHasToken},
                                         {"counts", kCustomCallCounts},

@@ -40,8 +40,11 @@ void PublishWhole(const LoadedSite &site, const Token &token, const Span *operan
   }
   if (!copies) return;
   const bool may_wait = publisher().when_full.load(std::memory_order_relaxed) == WhenFull::kWait;
-  if (WholePayload whole = publisher().whole_values.add(token, shards, devices, may_wait))
+  WholePayload whole = publisher().whole_values.add(token, shards, devices, may_wait, site.filter.get());
+  if (whole)
     publisher().publish(site.kind, site.site, token, kAllDevices, std::move(whole), site.flags & ~kReplicated);
+  else if (whole.is_skipped && site.ordered())
+    publisher().skip(token, kAllDevices);
 }
 
 DeviceToken NextOfCall(const LoadedSite &site, int32_t device, const DeviceToken &token) {
@@ -52,6 +55,7 @@ DeviceToken NextOfCall(const LoadedSite &site, int32_t device, const DeviceToken
 
 void PublishCall(const LoadedSite &site, int32_t device, const DeviceToken &token, const Span *operands, size_t count,
                  Replies::Waiter waiter) {
+  site.count(device);
   const bool shared = site.has(kRecordIsReplicated) || token.has_group;
   // Unordered calls of one program may have one token: their number in the program tells them apart.
   const CallOfDevice call{site.site, site.traits, device};
@@ -117,6 +121,7 @@ DeviceToken PublishSkip(uint32_t count, const Span &operand, int32_t device) {
 
 void PublishPlainCall(const LoadedSite &site, int32_t device, const Span *operands, size_t count,
                       Replies::Waiter waiter) {
+  site.count(device);
   const uint32_t reply = replies().ask(std::move(waiter));
   if (!FailIfStopped(reply)) PublishPlain(site.site, site.ordered(), device, operands, count, site.flags, reply);
 }

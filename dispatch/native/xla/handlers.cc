@@ -49,7 +49,9 @@ LoadedSite::LoadedSite(const SiteAttributes &attributes)
                                   (has(kRecordIsReplicated) ? kReplicated : 0))),
       devices(DevicesOf(traits)), ahead(static_cast<uint32_t>(attributes.ahead)),
       together(static_cast<uint32_t>(attributes.together)), fail_as_one(attributes.fail_as_one != 0) {
-  if (!publisher().refuses()) sites().retain(site, attributes.description); // else nothing of it will be published
+  if (publisher().refuses()) return; // nothing of it will be published
+  sites().retain(site, attributes.description);
+  filter = sites().filter(site);
 }
 
 LoadedSite::~LoadedSite() { drain().release_site(site); }
@@ -128,7 +130,8 @@ ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Su
 ffi::Error Plain(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands, ffi::RemainingRets) {
   return Guard([&] {
     Spans spans(operands, site->ordered() ? 1 : 0);
-    PublishPlain(site->site, site->ordered(), device, spans.data(), spans.size(), site->flags);
+    if (site->shows(device, spans.data()))
+      PublishPlain(site->site, site->ordered(), device, spans.data(), spans.size(), site->flags);
   });
 }
 

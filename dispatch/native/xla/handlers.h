@@ -2,7 +2,9 @@
 // them takes the Python lock. The device's thread calls them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -33,6 +35,7 @@ struct LoadedSite {
   uint32_t ahead;    // how many effects have come since the program has written the token that the call is given
   uint32_t together; // how many devices go on from it together; 0: each by itself
   bool fail_as_one;  // as for Together
+  std::shared_ptr<Filter> filter;
 
   explicit LoadedSite(const SiteAttributes &attributes);
   LoadedSite(const LoadedSite &) = delete;
@@ -42,6 +45,21 @@ struct LoadedSite {
   bool ordered() const { return kind == Kind::kOrdered; }
   // Its records have one value from all devices, each of which has shards of it.
   bool has_whole_values() const { return has(kRecordHasShards) && has(kRecordIsReplicated); }
+
+  // Whether an effect is shown to which a device has come. Where there is a mask, the first of the operands, no effect
+  // is there if no lane has it.
+  bool shows(int32_t device, const Span *operands) const {
+    if (has(kRecordHasMask)) {
+      const auto *lanes = static_cast<const uint8_t *>(operands[0].data);
+      if (std::all_of(lanes, lanes + operands[0].size, [](uint8_t lane) { return lane == 0; })) return false;
+    }
+    return filter == nullptr || filter->shows(device, has(kRecordIsReplicated));
+  }
+
+  // A device has come to an effect that is never left out.
+  void count(int32_t device) const {
+    if (filter != nullptr) filter->shows(device, has(kRecordIsReplicated));
+  }
 
   // The token of the call's effect.
   DeviceToken token(const Span &given) const {

@@ -40,6 +40,7 @@ ffi::TypeId LoadedPluginCall::id{};
 MessageSite::MessageSite(uint64_t site, Kind kind, uint16_t flags, std::string_view description)
     : site_(site), kind_(kind), flags_(flags) {
   sites().retain(site, description);
+  filter_ = sites().filter(site);
 }
 
 MessageSite::~MessageSite() { drain().release_site(site_); }
@@ -60,12 +61,16 @@ struct MessageSpans {
 
 void MessageSite::publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const {
   const bool is_primary = token.is_primary();
-  if (is_primary) publisher().publish(kind_, site_, token.token, device, MessageSpans(level, text).spans, 3, flags_);
+  if (is_primary && filter_->shows(device, (flags_ & kReplicated) != 0))
+    publisher().publish(kind_, site_, token.token, device, MessageSpans(level, text).spans, 3, flags_);
+  else if (is_primary && ordered())
+    publisher().skip(token.token, device);
   if (ordered()) CountOn(token, device, is_primary);
 }
 
 void MessageSite::publish_plain(int32_t device, int32_t level, std::string_view text) const {
-  PublishPlain(site_, ordered(), device, MessageSpans(level, text).spans, 3);
+  if (filter_->shows(device, /*is_same=*/false))
+    PublishPlain(site_, ordered(), device, MessageSpans(level, text).spans, 3);
 }
 
 LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view platform, std::string_view where,

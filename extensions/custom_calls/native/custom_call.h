@@ -42,6 +42,7 @@ private:
   const uint64_t site_;
   const Kind kind_;
   const uint16_t flags_;
+  std::shared_ptr<Filter> filter_;
 };
 
 // What a loaded program keeps of a custom call.

@@ -1,0 +1,146 @@
+"""Which of the effects of a line are shown: what its call asks for, and the level of a logger."""
+
+from __future__ import annotations
+
+import logging
+import numbers
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from effects import _errors as errors
+
+if TYPE_CHECKING:
+    from effects._model.site import Where
+
+MSG_LEVEL = (
+    "`{call}` at {where} was given the level {level!r}. A level is a whole number, as for `logging`, or the name that "
+    "`logging` has for one. Pass, say, `level=logging.WARNING` or `level='warning'`."
+)
+MSG_COUNT = (
+    "`{call}` at {where} was given {name}={value}. {rule}, and is known while tracing, since the host counts. Pass, "
+    "say, `{name}={example}`; for what the program computes there is `when=`."
+)
+MSG_LOGGER = (
+    "`{call}` at {where} was given logger={value}. A logger is named by a string that is not empty, as for "
+    "`logging.getLogger`. Pass, say, `logger='myapp.model'`."
+)
+RULE_COUNT = "It is a positive whole number"
+RULE_SECONDS = "It is a number of seconds, zero or more"
+
+LOGGER = logging.getLogger("effects")
+"""Whose level lines follow that name no other logger."""
+
+
+class Filter(NamedTuple):
+    """What a line's call asks for.
+
+    Attributes:
+        level: How much its effects matter. None: they follow no logger.
+        logger: The name of the logger whose level they follow.
+        every: Of how many effects one is shown, the first being one of them.
+        first: How many are shown; None: no limit.
+        min_seconds: How long after one that was shown no other is.
+    """
+
+    level: int | None = logging.INFO
+    logger: str = LOGGER.name
+    every: int = 1
+    first: int | None = None
+    min_seconds: float = 0.0
+
+    def describe(self) -> dict[str, Any]:
+        """All of it that is not as by default."""
+        return {name: value for name, value in self._asdict().items() if value != Filter._field_defaults[name]}
+
+    def allowed(self, least: int | None = None) -> bool:
+        """Whether the level is enough now: for this threshold, or if there is none, for the logger's."""
+        return self.level is None or self.level >= (threshold(self.logger) if least is None else least)
+
+
+ALWAYS = Filter()
+"""What is asked for where nothing is."""
+
+
+def threshold(name: str) -> int:
+    """From which level on a logger takes events now: the level of its own, or of the nearest above it that has one. The
+    root's does not count, which has one, `logging.WARNING`, that no program has asked for."""
+    logger: logging.Logger | None = logging.getLogger(name)
+    least = 0
+    while logger is not None and logger is not logging.root and not (least := logger.level):
+        logger = logger.parent
+    return max(least, logging.root.manager.disable + 1)
+
+
+class _Levels(dict[int, bool]):
+    """What a logger knows of levels. Python clears that of all loggers when the level of one has been set, and after
+    `logging.disable`. So to be told costs nothing until then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listeners: list[Callable[[], None]] = []
+
+    def clear(self) -> None:
+        super().clear()
+        for listener in self.listeners:
+            listener()
+
+
+_levels = LOGGER._cache = _Levels()  # type: ignore[attr-defined]
+
+
+def when_levels_change(listener: Callable[[], None]) -> None:
+    """Calls `listener()` when the level of a logger has been set. It must take no lock under which others ask for
+    loggers."""
+    _levels.listeners.append(listener)
+
+
+def level_of(level: Any) -> int | None:
+    """A level as a number; None if it is none."""
+    if isinstance(level, str):
+        level = logging.getLevelNamesMapping().get(level.upper())
+    return int(level) if is_whole(level) else None  # NumPy's too
+
+
+def choose(
+    call: str,
+    where: Where,
+    level: Any,
+    logger: Any = None,
+    every: Any = None,
+    first: Any = None,
+    min_seconds: Any = None,
+) -> Filter:
+    """What a call asks for, checked."""
+    if logger is not None and (not isinstance(logger, str) or not logger):
+        raise TypeError(MSG_LOGGER.format(call=call, where=where, value=errors.shown(logger)))
+    for name, value in (("every", every), ("first", first)):
+        if value is not None and not (is_whole(value) and value > 0):
+            shown, example = errors.shown(value), 100
+            raise ValueError(
+                MSG_COUNT.format(call=call, where=where, name=name, value=shown, rule=RULE_COUNT, example=example)
+            )
+    is_time = isinstance(min_seconds, numbers.Real) and not isinstance(min_seconds, bool)
+    if min_seconds is not None and not (is_time and min_seconds >= 0):
+        raise ValueError(
+            MSG_COUNT.format(
+                call=call,
+                where=where,
+                name="min_seconds",
+                value=errors.shown(min_seconds),
+                rule=RULE_SECONDS,
+                example=0.5,
+            )
+        )
+    if (number := level_of(level)) is None:
+        raise TypeError(MSG_LEVEL.format(call=call, where=where, level=level))
+    return Filter(
+        number,
+        LOGGER.name if logger is None else logger,
+        1 if every is None else int(every),
+        None if first is None else int(first),
+        0.0 if min_seconds is None else float(min_seconds),
+    )
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

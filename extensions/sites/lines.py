@@ -1,0 +1,81 @@
+"""Which lines with effects a pattern names, and what can be changed of their filters."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from effects import _errors as errors
+from effects._model.filter import is_whole, level_of
+from effects._model.site import Where
+from effects.lowering.sites import Line, LineFilter
+
+MSG_PATTERN = (
+    "{call} was given {pattern}. A pattern is a file, or the end of its path, with a line behind it if one is meant. "
+    "Write, say, `fx.sites('train.py:31')` or `fx.sites('models/*.py')`."
+)
+MSG_EVERY = (
+    "{call} was given {value}. One of every so many effects is shown, which is a positive whole number. Pass, say, 100."
+)
+MSG_LEVEL = (
+    "{call} was given {value}. A level is a whole number, as for `logging`, or the name that `logging` has for one. "
+    "Pass, say, `logging.WARNING` or 'warning'."
+)
+
+Switch = Callable[[LineFilter], None]
+"""Changes a filter, at once."""
+
+
+class Pattern(NamedTuple):
+    """Names lines: `train.py:31`, `train.py`, `models/*.py`."""
+
+    file: str
+    line: int | None
+
+    @classmethod
+    def read(cls, pattern: Any, call: str) -> Pattern:
+        if not isinstance(pattern, str) or not pattern:
+            raise TypeError(MSG_PATTERN.format(call=call, pattern=errors.shown(pattern)))
+        file, _, line = pattern.rpartition(":")
+        return cls(file, int(line)) if file and line.isdecimal() else cls(pattern, None)
+
+    def names(self, line: Line) -> bool:
+        if self.line not in (None, line.line):
+            return False
+        # As messages name it, too: the cell of a notebook has a file that is seen nowhere else.
+        shown = re.sub(r":\d+$", "", str(Where(line.file, line.line, line.function)))
+        patterns = (self.file, f"*/{self.file}")
+        return any(fnmatch.fnmatchcase(file, pattern) for file in (line.file, shown) for pattern in patterns)
+
+
+def turn_off(known: LineFilter) -> None:
+    known.native.on = False
+
+
+def turn_on(known: LineFilter) -> None:
+    known.native.on = True
+
+
+def show_every(n: Any, call: str) -> Switch:
+    """Shows one of so many."""
+    if not is_whole(n) or n <= 0:
+        raise ValueError(MSG_EVERY.format(call=call, value=errors.shown(n)))
+
+    def switch(known: LineFilter) -> None:
+        known.native.every = int(n)
+
+    return switch
+
+
+def show_from(level: Any, call: str) -> Switch:
+    """Shows what has this level or a higher one, whatever the logger's is."""
+    if (least := level_of(level)) is None:
+        raise ValueError(MSG_LEVEL.format(call=call, value=errors.shown(level)))
+
+    def switch(known: LineFilter) -> None:
+        known.least = least
+        known.follow_levels()
+
+    return switch

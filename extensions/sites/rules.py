@@ -1,0 +1,38 @@
+"""What the environment says of sites: `EFFECTS_SITES="train.py:31=off;model.py:every=100"`."""
+
+from __future__ import annotations
+
+import re
+
+from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn_off, turn_on
+from effects.lowering.sites import Line, LineFilter, known_sites
+
+MSG_RULE = (
+    "`EFFECTS_SITES` in the environment has the rule {rule!r}. Rules are separated by semicolons, and each is a "
+    "pattern with `=off`, `=on`, `:every=100` or `:level=debug` behind it. Write, say, `train.py:31=off;model.py:every=100`."
+)
+_RULE = re.compile(r"(?P<pattern>.+?)(=(?P<turn>on|off)|:every=(?P<every>\d+)|:level=(?P<level>\w+))")
+_CALL = "`EFFECTS_SITES` in the environment"
+
+
+def follow_rules(text: str) -> None:
+    """Has the filters of lines that are seen from now on changed as the rules say, one after the other."""
+    rules = [_read(rule.strip()) for rule in text.split(";") if rule.strip()]
+
+    def apply(line: Line, known: LineFilter) -> None:
+        for pattern, switch in rules:
+            if known.can_be_switched and pattern.names(line):
+                switch(known)
+
+    known_sites.when_line_is_new.append(apply)
+
+
+def _read(rule: str) -> tuple[Pattern, Switch]:
+    if (match := _RULE.fullmatch(rule)) is None:
+        raise ValueError(MSG_RULE.format(rule=rule))
+    pattern = Pattern.read(match["pattern"], _CALL)
+    if match["turn"] is not None:
+        return pattern, turn_on if match["turn"] == "on" else turn_off
+    if match["every"] is not None:
+        return pattern, show_every(int(match["every"]), _CALL)
+    return pattern, show_from(int(level) if (level := match["level"]).isdecimal() else level, _CALL)

@@ -1,0 +1,214 @@
+"""`fx.sites`: the lines with effects of this process, and switches for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, Self, overload
+
+import rich.console
+import rich.markup
+import rich.table
+
+from effects._model.registry import effect_names
+from effects._model.site import Where
+from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn_off, turn_on
+from effects.lowering.sites import Line, LineFilter, known_sites
+
+MSG_NONE = "No site of this process is one of {said}. {known}"
+MSG_RESULTS = (
+    "`{call}` cannot change {said}: their programs wait for results each time, so that none may be left out. Select "
+    "others, say `fx.sites(effect='print')`."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class SiteInfo:
+    """A line with an effect.
+
+    Attributes:
+        where: The line: `(file, line, function)`.
+        effect: The name of the effect.
+        title: What messages call it: a format, an event, the name of a function.
+        count: How many effects devices have come to. What all devices of a program have in common counts once.
+        shown: How many of these were shown.
+        filter: Which are shown now, in words.
+    """
+
+    where: Where
+    effect: str
+    title: str
+    count: int
+    shown: int
+    filter: str
+
+
+class Sites(Sequence[SiteInfo]):
+    """Lines with effects, as `fx.sites` selects them; `print` shows a table.
+
+    What changes their filters acts at once, also on programs that run. As a context manager it gives them back
+    afterwards, as they were ahead of the first change.
+
+    Example:
+        >>> import effects as fx
+        >>> f = fx.jit(lambda x: fx.print("x = {}", x))
+        >>> f(1.0)
+        >>> with fx.sites(effect="print").off():
+        ...     f(2.0)
+        ...     fx.effects_barrier()
+        x = 1.0
+    """
+
+    def __init__(self, pattern: Pattern | None, effects: frozenset[str] | None, function: str | None, said: str):
+        self._pattern, self._effects, self._function, self._said = pattern, effects, function, said
+        self._before: list[tuple[LineFilter, tuple[Any, ...]]] = []
+
+    def _lines(self) -> list[tuple[Line, LineFilter]]:
+        """Those whose programs are there now."""
+        lines = [each for each in list(known_sites.filters.items()) if each[1].is_there and self._has(each[0])]
+        return sorted(lines, key=lambda each: each[0][1:3])
+
+    def _has(self, line: Line) -> bool:
+        name = line.function.rpartition(".")[2]
+        return (
+            (self._effects is None or line.effect in self._effects)
+            and (self._pattern is None or self._pattern.names(line))
+            and (self._function is None or any(fnmatch.fnmatchcase(of, self._function) for of in (line.function, name)))
+        )
+
+    @overload
+    def __getitem__(self, index: int) -> SiteInfo: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[SiteInfo]: ...
+    def __getitem__(self, index: int | slice) -> SiteInfo | list[SiteInfo]:
+        return [*self][index]
+
+    def __iter__(self) -> Iterator[SiteInfo]:
+        return (_info(line, known) for line, known in self._lines())
+
+    def __len__(self) -> int:
+        return len(self._lines())
+
+    def off(self) -> Self:
+        """Shows nothing of them."""
+        return self._change("off", turn_off)
+
+    def on(self) -> Self:
+        """Shows them again, as far as the rest of their filters lets them."""
+        return self._change("on", turn_on)
+
+    def every(self, n: int) -> Self:
+        """Shows one of so many, in place of what the line asks for."""
+        return self._change("every", show_every(n, "`fx.sites(...).every`"))
+
+    def level(self, level: int | str) -> Self:
+        """Shows what has this level or a higher one, in place of what the logger takes."""
+        return self._change("level", show_from(level, "`fx.sites(...).level`"))
+
+    def _change(self, name: str, switch: Switch) -> Self:
+        lines = self._lines()
+        if not lines:
+            raise ValueError(self._none())
+        chosen = [known for _, known in lines if known.can_be_switched]
+        if not chosen:
+            raise ValueError(MSG_RESULTS.format(call=f"fx.sites(...).{name}", said=self._said))
+        for known in chosen:
+            if all(known is not other for other, _ in self._before):
+                self._before.append((known, known.state))
+            switch(known)
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for known, state in self._before:
+            known.state = state
+        self._before.clear()
+
+    def _none(self) -> str:
+        files = sorted({line.file for line, known in list(known_sites.filters.items()) if known.is_there})
+        known = (
+            f"There are sites in {', '.join(files[:5])}." if files else "There are none: no program has been called."
+        )
+        return MSG_NONE.format(said=self._said, known=known)
+
+    def __rich__(self) -> rich.table.Table | str:
+        if not (rows := [*self]):
+            return self._none()
+        table = rich.table.Table("site", "effect", "what", "count", "shown", "filter")
+        for row in rows:
+            shown = row.title if len(row.title) <= _WIDTH else f"{row.title[:_WIDTH]}..."
+            cells = str(row.where), row.effect, shown, f"{row.count:,}", f"{row.shown:,}", row.filter
+            table.add_row(*map(rich.markup.escape, cells))
+        return table
+
+    def __repr__(self) -> str:
+        file = io.StringIO()
+        rich.console.Console(file=file, width=_COLUMNS, color_system=None).print(self.__rich__(), markup=False)
+        return file.getvalue().rstrip("\n")
+
+
+_WIDTH, _COLUMNS = 40, 140
+
+
+def _info(line: Line, known: LineFilter) -> SiteInfo:
+    count, shown = known.native.counts()
+    where = Where(line.file, line.line, line.function)
+    return SiteInfo(where, line.effect, line.title, count, shown, _in_words(known))
+
+
+def _in_words(known: LineFilter) -> str:
+    if not known.can_be_switched:
+        return "has results"
+    native, asked = known.native, known.asked
+    words = [] if native.on else ["off"]
+    if not native.level_allows:
+        words.append("below its level")
+    if known.least is not None:
+        words.append(f"from {logging.getLevelName(known.least).lower()} on")
+    words += [f"every {native.every}"] * (native.every != 1)
+    words += [f"first {native.first}"] * (native.first is not None)
+    words += [f"every {native.min_seconds:g} s at most"] * (native.min_seconds != 0)
+    words += [f"of {asked.logger}"] * (asked.logger != "effects")
+    return ", ".join(words) or "all"
+
+
+def sites(pattern: str | None = None, *, effect: Any = None, function: str | None = None) -> Sites:
+    """The lines with effects of this process: how often devices have come there, and what is shown of it.
+
+    A line is here when the first program that has it is compiled, or when it is called outside of programs.
+
+    Args:
+        pattern: A file or the end of its path, as `"train.py"` or `"models/*.py"`, with a line or without:
+            `"train.py:31"`. None: all.
+        effect: The name of an effect, an `fx.Effect`, or several. None: all.
+        function: The name of the function that has the line, in which `*` stands for anything. None: all.
+
+    Returns:
+        A sequence of `SiteInfo`, with `off()`, `on()`, `every(n)` and `level(level)` to change what is shown.
+
+    Raises:
+        TypeError, ValueError: if one of these is not as described.
+
+    Example:
+        >>> import effects as fx, jax
+        >>> @fx.jit
+        ... def f(n):
+        ...     jax.lax.fori_loop(0, n, lambda i, _: fx.print("step {}", i, every=2), None)
+        >>> f(4)
+        >>> fx.effects_barrier()
+        step 0
+        step 2
+        >>> [(site.count, site.shown) for site in fx.sites(effect="print") if site.title == "step {}"]
+        [(4, 2)]
+    """
+    chosen = None if pattern is None else Pattern.read(pattern, "`fx.sites`")
+    names = None if effect is None else effect_names(effect)
+    given = {"effect": effect, "function": function}
+    shown = [repr(pattern)] * (pattern is not None)
+    shown += [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    return Sites(chosen, names, function, f"`fx.sites({', '.join(shown)})`")
