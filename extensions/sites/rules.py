@@ -9,7 +9,8 @@ from effects.lowering.sites import Line, LineFilter, known_sites
 
 MSG_RULE = (
     "`EFFECTS_SITES` in the environment has the rule {rule!r}. Rules are separated by semicolons, and each is a "
-    "pattern with `=off`, `=on`, `:every=100` or `:level=debug` behind it. Write, say, `train.py:31=off;model.py:every=100`."
+    "pattern with `=off`, `=on`, `:every=100` or `:level=debug` behind it. Write, say, "
+    "`train.py:31=off;model.py:every=100`."
 )
 _RULE = re.compile(r"(?P<pattern>.+?)(=(?P<turn>on|off)|:every=(?P<every>\d+)|:level=(?P<level>\w+))")
 _CALL = "`EFFECTS_SITES` in the environment"
