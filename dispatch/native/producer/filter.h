@@ -16,6 +16,13 @@
 
 namespace effects {
 
+// What becomes of an effect to which a device has come.
+enum class Decision {
+  kShow,
+  kLeaveOut,
+  kElsewhere, // all devices have it, and another one, which came first, has decided and done what follows
+};
+
 class Filter {
 public:
   static constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
@@ -28,24 +35,25 @@ public:
   std::atomic<uint64_t> first{kAll};
   std::atomic<double> min_seconds{0};
 
-  // A device has come to the line: whether the effect is shown. `is_same`: all devices of the program have the same
-  // effect. Inline: every record comes by.
-  bool shows(int32_t device, bool is_same) {
-    Counter &mine = counter(device);
+  // A device has come to an effect of its own. Inline, as the next one: every record comes by.
+  bool shows(int32_t device) {
+    Counter &mine = counter(device, false);
     const uint64_t number = mine.come.fetch_add(1, std::memory_order_relaxed);
-    if (is_same && !is_same_.load(std::memory_order_relaxed)) is_same_.store(true, std::memory_order_relaxed);
-    const bool is_off = !on.load(std::memory_order_relaxed) || !level_allows.load(std::memory_order_relaxed);
-    const uint64_t each = every.load(std::memory_order_relaxed);
-    if (!is_off && (each == 1 || number % each == 0) && (!has_limits() || is_within_limits(mine, number, is_same)))
-      return true;
+    if (is_open() || (is_on() && is_let_through(mine, number))) return true;
     mine.skipped.fetch_add(1, std::memory_order_relaxed);
     return false;
+  }
+  // A device has come to an ordered effect that all devices of its program have: they count it once.
+  Decision shows_same(int32_t device, const Token &token) {
+    if (!is_open()) return decide(device, token);
+    counter(device, true).come.fetch_add(1, std::memory_order_relaxed); // the drain takes the record of one of them
+    return Decision::kShow;
   }
 
   struct Counts {
     uint64_t come, shown;
   };
-  // Of all devices together; of what they have in common, of the one that has come furthest.
+  // Of all devices together.
   Counts counts();
 
 private:
@@ -54,28 +62,34 @@ private:
     double last = -std::numeric_limits<double>::infinity(); // when something was shown; guarded by mutex_
   };
   static constexpr size_t kFew = 8;
+  static constexpr size_t kPrograms = 64;
 
-  Counter &counter(int32_t device) {
+  Counter &counter(int32_t device, bool is_same) {
     const auto place = static_cast<uint32_t>(PlaceOf(device)); // of kAllDevices another than any device's
-    return place < kFew ? few_[place] : counter_of_many(place);
+    return place < kFew ? few_[is_same][place] : counter_of_many(is_same, place);
   }
-  Counter &counter_of_many(uint32_t place);
+  Counter &counter_of_many(bool is_same, uint32_t place);
+
+  bool is_on() const { return on.load(std::memory_order_relaxed) && level_allows.load(std::memory_order_relaxed); }
   bool has_limits() const {
     return first.load(std::memory_order_relaxed) != kAll || min_seconds.load(std::memory_order_relaxed) != 0;
   }
-  bool is_within_limits(Counter &mine, uint64_t number, bool is_same);
-  bool is_time(Counter &mine, uint64_t number, bool is_same);
+  // Whether it shows all.
+  bool is_open() const { return is_on() && every.load(std::memory_order_relaxed) == 1 && !has_limits(); }
+  bool is_let_through(Counter &counter, uint64_t number) {
+    return number % every.load(std::memory_order_relaxed) == 0 && (!has_limits() || is_within_limits(counter, number));
+  }
+  bool is_within_limits(Counter &counter, uint64_t number);
+  Decision decide(int32_t device, const Token &token);
 
-  std::array<Counter, kFew> few_;
-  std::atomic<bool> is_same_{false};
-  std::mutex mutex_;                 // guards all below
-  std::map<uint32_t, Counter> more_; // by place
-  // Of devices with the same effects, the first that comes to one decides whether it is time, and the others agree by
-  // their counts.
-  uint64_t decided_ = 0;           // those with lesser numbers
-  std::array<uint64_t, 32> due_{}; // of these the newest that were shown
-  size_t next_due_ = 0;
-  double last_ = -std::numeric_limits<double>::infinity();
+  std::array<std::array<Counter, kFew>, 2> few_;    // those of a device's own effects, and of those that all have
+  std::mutex mutex_;                                // guards all below, and each counter's `last`
+  std::array<std::map<uint32_t, Counter>, 2> more_; // by place
+  std::mutex same_mutex_;                           // guards all below
+  Counter same_;                                    // of all devices
+  // By stream and epoch: phase and index of the newest effect that has been decided. A program's devices come to the
+  // effects of a line in one order. Of a program that is forgotten a device decides anew, and the drain has the copy.
+  std::map<uint64_t, uint64_t> decided_;
 };
 
 } // namespace effects

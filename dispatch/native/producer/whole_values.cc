@@ -85,7 +85,7 @@ std::shared_ptr<WholeValues::Whole> WholeValues::find_or_make(const Token &token
   }
   if (whole != nullptr) return whole;
   whole = std::make_shared<Whole>();
-  whole->payload.is_skipped = filter != nullptr && !filter->shows(kAllDevices, /*is_same=*/true);
+  whole->payload.is_skipped = filter != nullptr && !filter->shows(kAllDevices);
   if (!whole->payload.is_skipped) {
     whole->payload.block = AllocateBlock(size);
     whole->payload.size = size;

@@ -177,7 +177,7 @@ NB_MODULE(_native, m) {
       .def_prop_rw(
           "min_seconds", [](Filter &filter) { return filter.min_seconds.load(); },
           [](Filter &filter, double seconds) { filter.min_seconds = seconds; })
-      .def("shows", [](Filter &filter, int32_t device) { return filter.shows(device, /*is_same=*/false); })
+      .def("shows", [](Filter &filter, int32_t device) { return filter.shows(device); })
       .def("counts", [](Filter &filter) {
         const Filter::Counts counts = filter.counts();
         return nb::make_tuple(counts.come, counts.shown);
@@ -196,7 +196,7 @@ NB_MODULE(_native, m) {
         nb::gil_scoped_release release; // a full ring makes us wait, and the drain may need the lock to empty it
         if (FailIfStopped(reply)) return;
         publisher().throw_if_refused();
-        if (filter != nullptr && !filter->shows(device, /*is_same=*/false)) {
+        if (filter != nullptr && !filter->shows(device)) {
           if (ordered && ThreadOf(place) != kPlainThread) publisher().skip(place, device);
           return;
         }

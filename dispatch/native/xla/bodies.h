@@ -66,10 +66,13 @@ void PublishRecord(const LoadedSite &site, int32_t device, DeviceToken &own, Spa
     row = {static_cast<const std::byte *>(row.data) + sizeof is_first, row.size - sizeof is_first};
     before = row.size == 0 ? 1 : 0;
   }
-  if (is_primary && site.shows(device, operands + before))
-    publisher().publish(site.kind, site.site, own.token, device, operands + before, count - before, site.flags);
-  else if (is_primary && site.ordered())
-    publisher().skip(own.token, device);
+  if (is_primary) {
+    const Decision decision = site.shows(device, own.token, operands + before);
+    if (decision == Decision::kShow)
+      publisher().publish(site.kind, site.site, own.token, device, operands + before, count - before, site.flags);
+    else if (decision == Decision::kLeaveOut && site.ordered())
+      publisher().skip(own.token, device);
+  }
   if (site.ordered() && (is_primary || own.has_group)) CountOn(own, device, is_primary);
   if (leaves) {
     PublishLeave({&own.token, sizeof own.token}, own.token, device);

@@ -130,7 +130,7 @@ ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Su
 ffi::Error Plain(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands, ffi::RemainingRets) {
   return Guard([&] {
     Spans spans(operands, site->ordered() ? 1 : 0);
-    if (site->shows(device, spans.data()))
+    if (site->shows(device, {}, spans.data()) == Decision::kShow)
       PublishPlain(site->site, site->ordered(), device, spans.data(), spans.size(), site->flags);
   });
 }

@@ -46,19 +46,20 @@ struct LoadedSite {
   // Its records have one value from all devices, each of which has shards of it.
   bool has_whole_values() const { return has(kRecordHasShards) && has(kRecordIsReplicated); }
 
-  // Whether an effect is shown to which a device has come. Where there is a mask, the first of the operands, no effect
-  // is there if no lane has it.
-  bool shows(int32_t device, const Span *operands) const {
+  // A device has come to an effect. Where there is a mask, the first of the operands, there is none if no lane has it.
+  Decision shows(int32_t device, const Token &token, const Span *operands) const {
     if (has(kRecordHasMask)) {
       const auto *lanes = static_cast<const uint8_t *>(operands[0].data);
-      if (std::all_of(lanes, lanes + operands[0].size, [](uint8_t lane) { return lane == 0; })) return false;
+      if (std::all_of(lanes, lanes + operands[0].size, [](uint8_t lane) { return lane == 0; }))
+        return Decision::kLeaveOut;
     }
-    return filter == nullptr || filter->shows(device, has(kRecordIsReplicated));
+    if (filter == nullptr) return Decision::kShow;
+    if (ordered() && has(kRecordIsReplicated)) return filter->shows_same(device, token);
+    return filter->shows(device) ? Decision::kShow : Decision::kLeaveOut;
   }
-
   // A device has come to an effect that is never left out.
   void count(int32_t device) const {
-    if (filter != nullptr) filter->shows(device, has(kRecordIsReplicated));
+    if (filter != nullptr) filter->shows(device);
   }
 
   // The token of the call's effect.

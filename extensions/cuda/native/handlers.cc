@@ -167,7 +167,7 @@ ffi::Error Plain(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream
     LaunchAll(&LaunchByHostFunction, stream, operands, loaded->site->ordered() ? 1 : 0,
               [site = loaded->site, device](const Span *spans, size_t count) {
                 host_failures().run(nullptr, kEffectLost, [&] {
-                  if (!site->shows(device, spans)) return;
+                  if (site->shows(device, {}, spans) != Decision::kShow) return;
                   PublishPlain(site->site, site->ordered(), device, spans, count, site->flags);
                 });
               });

@@ -61,16 +61,20 @@ struct MessageSpans {
 
 void MessageSite::publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const {
   const bool is_primary = token.is_primary();
-  if (is_primary && filter_->shows(device, (flags_ & kReplicated) != 0))
-    publisher().publish(kind_, site_, token.token, device, MessageSpans(level, text).spans, 3, flags_);
-  else if (is_primary && ordered())
-    publisher().skip(token.token, device);
+  if (is_primary) {
+    const Decision decision = ordered() && (flags_ & kReplicated) != 0 ? filter_->shows_same(device, token.token)
+                              : filter_->shows(device)                 ? Decision::kShow
+                                                                       : Decision::kLeaveOut;
+    if (decision == Decision::kShow)
+      publisher().publish(kind_, site_, token.token, device, MessageSpans(level, text).spans, 3, flags_);
+    else if (decision == Decision::kLeaveOut && ordered())
+      publisher().skip(token.token, device);
+  }
   if (ordered()) CountOn(token, device, is_primary);
 }
 
 void MessageSite::publish_plain(int32_t device, int32_t level, std::string_view text) const {
-  if (filter_->shows(device, /*is_same=*/false))
-    PublishPlain(site_, ordered(), device, MessageSpans(level, text).spans, 3);
+  if (filter_->shows(device)) PublishPlain(site_, ordered(), device, MessageSpans(level, text).spans, 3);
 }
 
 LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view platform, std::string_view where,
