@@ -50,7 +50,7 @@ class LineFilter:
     """
 
     def __init__(self, site: Site) -> None:
-        self.native = native.Filter()
+        self.native = native.new_filter()
         self.asked = site.filter
         self.num_sites: int | None = None
         self.can_be_switched = site.results is None and site.content.may_be_left_out

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "../wire.h"
@@ -23,7 +24,8 @@ enum class Decision {
   kElsewhere, // all devices have it, and another one, which came first, has decided and done what follows
 };
 
-class Filter {
+// Native code shares it, so that none of its owners needs Python's lock to let go of it.
+class Filter : public std::enable_shared_from_this<Filter> {
 public:
   static constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
 
