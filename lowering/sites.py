@@ -50,10 +50,11 @@ class LineFilter:
     """
 
     def __init__(self, site: Site) -> None:
-        self.native = native.new_filter()
-        self.asked = site.filter
+        self.native: native.Filter = native.new_filter()
+        self.asked: Filter = site.filter
+        self.least: int | None = None
         self.num_sites: int | None = None
-        self.can_be_switched = site.results is None and site.content.may_be_left_out
+        self.can_be_switched: bool = site.results is None and site.content.may_be_left_out
         self.state = self._asked_state
 
     @property

@@ -82,7 +82,9 @@ class Event(NativeText):
         logger = logging.getLogger(self.logger)
         if _is_configured(logger):
             return logger.isEnabledFor(self.level)
-        return takes_lines is None and self.level >= logging.INFO and not logger.disabled
+        return (
+            takes_lines is None and self.level >= max(logging.INFO, logger.manager.disable + 1) and not logger.disabled
+        )
 
     asks_before_text = True
 

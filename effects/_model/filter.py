@@ -63,12 +63,13 @@ ALWAYS = Filter()
 
 def threshold(name: str) -> int:
     """From which level on a logger takes events now: the level of its own, or of the nearest above it that has one. The
-    root's does not count, which has one, `logging.WARNING`, that no program has asked for."""
+    root's does not count, which has one, `logging.WARNING`, that no program has asked for, nor does `logging.disable`,
+    with which notebooks keep libraries quiet."""
     logger: logging.Logger | None = logging.getLogger(name)
     least = 0
     while logger is not None and logger is not logging.root and not (least := logger.level):
         logger = logger.parent
-    return max(least, logging.root.manager.disable + 1)
+    return least
 
 
 class _Levels(dict[int, bool]):
@@ -111,6 +112,8 @@ def choose(
     min_seconds: Any = None,
 ) -> Filter:
     """What a call asks for, checked."""
+    if level == "info" and logger is every is first is min_seconds is None:
+        return ALWAYS
     if logger is not None and (not isinstance(logger, str) or not logger):
         raise TypeError(MSG_LOGGER.format(call=call, where=where, value=errors.shown(logger)))
     for name, value in (("every", every), ("first", first)):

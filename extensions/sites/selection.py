@@ -18,9 +18,12 @@ from effects._model.site import Where
 from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn_off, turn_on
 from effects.lowering.sites import Line, LineFilter, known_sites
 
-MSG_NONE = "No site of this process is one of {said}. {known}"
+MSG_NONE = (
+    "No site of this process is one of {said}. A line is one when a program that has it has been compiled. Call that "
+    "first, or correct what was given: there are sites in {files}."
+)
 MSG_RESULTS = (
-    "`{call}` cannot change {said}: their programs wait for results each time, so that none may be left out. Select "
+    "`{call}` cannot change {said}. Their programs wait for results each time, so that none may be left out. Select "
     "others, say `fx.sites(effect='print')`."
 )
 
@@ -131,10 +134,7 @@ class Sites(Sequence[SiteInfo]):
 
     def _none(self) -> str:
         files = sorted({line.file for line, known in list(known_sites.filters.items()) if known.is_there})
-        known = (
-            f"There are sites in {', '.join(files[:5])}." if files else "There are none: no program has been called."
-        )
-        return MSG_NONE.format(said=self._said, known=known)
+        return MSG_NONE.format(said=self._said, files=", ".join(files[:5]) or "no file")
 
     def __rich__(self) -> rich.table.Table | str:
         if not (rows := [*self]):

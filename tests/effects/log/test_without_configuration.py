@@ -55,8 +55,12 @@ def test_levels_leave_lines_out(shown, monkeypatch):
     monkeypatch.setattr(LOGGER.manager, "disable", logging.INFO)
     assert shown() == [PRINT, HIGH]
     monkeypatch.setattr(LOGGER.manager, "disable", 0)
-    monkeypatch.setattr(LOGGER, "level", logging.WARNING)
-    assert shown() == [PRINT, HIGH]
+    level = LOGGER.level
+    LOGGER.setLevel(logging.WARNING)
+    try:
+        assert shown() == [HIGH]
+    finally:
+        LOGGER.setLevel(level)
 
 
 @pytest.mark.parametrize(
