@@ -1,7 +1,7 @@
 // Which of the effects of a line are shown. What publishes asks before it copies anything, and the host changes the
 // filter while programs run.
 //
-// Any thread may call everything here.
+// Any thread may call everything here, and may be the last that lets go of a filter.
 #pragma once
 
 #include <array>
@@ -10,13 +10,18 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "../wire.h"
 
 namespace effects {
 
-class Filter {
+// Python's filters share what native code has, so that no owner of one is a Python object. Otherwise:
+//   1. The drain forgets a site with the mutex of Sites held, and so lets go of the Python object of its filter.
+//   2. A thread that has the Python lock registers a site, and waits for that mutex.
+//   3. The drain waits for the Python lock.
+class Filter : public std::enable_shared_from_this<Filter> {
 public:
   static constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();
 

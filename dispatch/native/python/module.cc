@@ -157,7 +157,7 @@ NB_MODULE(_native, m) {
       .def("close", &DirectCalls::close);
 
   nb::class_<Filter>(m, "Filter")
-      .def(nb::init<>())
+      .def(nb::new_([] { return std::make_shared<Filter>(); })) // see Filter
       .def_prop_rw(
           "on", [](Filter &filter) { return filter.on.load(); }, [](Filter &filter, bool on) { filter.on = on; })
       .def_prop_rw(
