@@ -226,6 +226,9 @@ def publish(
     reply: native.HostReply | None = None,
 ) -> None:
     """Publishes one record."""
+    shown = None if reply is not None else known_sites.filter_of(site).native
+    if shown is not None and site.mask is not None and not site.symbols and not np.any(operands[0]):
+        shown = _OF_NO_LANE
     native.publish(
         site.id,
         site.effect.ordered,
@@ -234,8 +237,13 @@ def publish(
         [to_bytes(np.asarray(x)) for x in operands],
         site.content.delivered_individually,
         0 if reply is None else reply.number,
-        None if reply is not None else known_sites.filter_of(site).native,
+        shown,
     )
+
+
+_OF_NO_LANE = native.Filter()
+"""Of effects that no lane has, which do not count."""
+_OF_NO_LANE.on = False
 
 
 def publish_and_wait(

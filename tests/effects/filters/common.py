@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 
 def mesh():
-    return jax.make_mesh((4,), ("d",), devices=jax.devices()[:4])
+    return jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
 
 
 def sharded(x, *spec):
@@ -33,7 +33,7 @@ def texts_of(f, *args):
     with fx.capture(suppress=True) as records:
         jax.block_until_ready(f(*args))
         fx.effects_barrier(timeout=120)
-    return [record.text.partition(": ")[2] for record in records]
+    return [record.text.rpartition(": ")[2] for record in records]
 
 
 def site_of(title):
