@@ -132,10 +132,10 @@ class KnownSites:
 
     def _add(self, site: Site) -> Site:
         known = self._sites.setdefault(site.id, site)
+        line = self.filter_of(site)
+        native.filter_of(site.id, line.native)  # also where the site is known: native code forgets it first
         if known is site:
-            line = self.filter_of(site)
             line.num_sites = (line.num_sites or 0) + 1
-            native.filter_of(site.id, line.native)
         if known is site and isinstance(site.content, Composite):
             self._inner[site.id] = [*map(self.register, site.content.sites)]
         return known
