@@ -190,7 +190,7 @@ def test_scan_inside_of_vmap():
     def lane(x):
         return lax.scan(lambda c, i: (show(10 * i + x), (c, None))[1], 0, jnp.arange(5))[0]
 
-    assert texts_of(fx.jit(lambda: jax.vmap(lane)(jnp.arange(2)))) == ["0", "30", "1", "31"] or True
+    assert texts_of(fx.jit(lambda: jax.vmap(lane)(jnp.arange(2)))) == ["0", "1", "30", "31"]
     assert counts_of(title) == (5, 2)
 
 
@@ -326,11 +326,10 @@ def test_automatic_sharding_shows_one_line(spec, jit):
 
 def test_sharded_array_in_a_large_record():
     """What is left out of large whole values is not kept anywhere."""
-    title = new_title()
     x = sharded(jnp.zeros(1 << 16), "d")
     f = fx.jit(lambda x: loop(31, lambda i: fx.callback(lambda x, i: seen.append((x.size, int(i))), None, x, i, every=10)))
     seen = []
-    assert len(texts_of(f, x)) == 4
+    assert texts_of(f, x) == []
     assert seen == [(1 << 16, i) for i in (0, 10, 20, 30)]
 
 
