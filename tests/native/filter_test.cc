@@ -126,7 +126,7 @@ TEST(test_every_then_time_then_first) {
   CHECK_SEEN(Shown(filter, 1), {});
   filter.on = true;
   filter.first = 2;
-  CHECK_SEEN(Shown(filter, 8), {"2"}); // number 3
+  CHECK_SEEN(Shown(filter, 8), {"2"});                            // number 3
   filter.min_seconds = std::numeric_limits<double>::denorm_min(); // passes between two
   CHECK_EQ(Shown(filter, 3000).size(), size_t{1});
   CheckCounts(filter, 3009, 2);

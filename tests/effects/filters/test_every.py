@@ -327,7 +327,9 @@ def test_automatic_sharding_shows_one_line(spec, jit):
 def test_sharded_array_in_a_large_record():
     """What is left out of large whole values is not kept anywhere."""
     x = sharded(jnp.zeros(1 << 16), "d")
-    f = fx.jit(lambda x: loop(31, lambda i: fx.callback(lambda x, i: seen.append((x.size, int(i))), None, x, i, every=10)))
+    f = fx.jit(
+        lambda x: loop(31, lambda i: fx.callback(lambda x, i: seen.append((x.size, int(i))), None, x, i, every=10))
+    )
     seen = []
     assert texts_of(f, x) == []
     assert seen == [(1 << 16, i) for i in (0, 10, 20, 30)]
@@ -377,8 +379,6 @@ def test_count_goes_on_after_clear_caches(jit):
     again = JITS[jit](lambda: loop(4, show))
     assert texts_of(again) == ["1"]
     assert counts_of(title) == (12, 4)
-
-
 
 
 def test_growth_of_records_with_every():
