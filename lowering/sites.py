@@ -50,7 +50,7 @@ class LineFilter:
     """
 
     def __init__(self, site: Site) -> None:
-        self.native: native.Filter = native.new_filter()
+        self.native: native.Filter = native.Filter()
         self.asked: Filter = site.filter
         self.least: int | None = None
         self.num_sites: int | None = None
@@ -133,10 +133,10 @@ class KnownSites:
 
     def _add(self, site: Site) -> Site:
         known = self._sites.setdefault(site.id, site)
+        line = self.filter_of(site)
+        native.filter_of(site.id, line.native)  # also where the site is known: native code forgets it first
         if known is site:
-            line = self.filter_of(site)
             line.num_sites = (line.num_sites or 0) + 1
-            native.filter_of(site.id, line.native)
         if known is site and isinstance(site.content, Composite):
             self._inner[site.id] = [*map(self.register, site.content.sites)]
         return known
@@ -227,6 +227,9 @@ def publish(
     reply: native.HostReply | None = None,
 ) -> None:
     """Publishes one record."""
+    shown = None if reply is not None else known_sites.filter_of(site).native
+    if shown is not None and site.mask is not None and not site.symbols and not np.any(operands[0]):
+        shown = _OF_NO_LANE
     native.publish(
         site.id,
         site.effect.ordered,
@@ -235,8 +238,13 @@ def publish(
         [to_bytes(np.asarray(x)) for x in operands],
         site.content.delivered_individually,
         0 if reply is None else reply.number,
-        None if reply is not None else known_sites.filter_of(site).native,
+        shown,
     )
+
+
+_OF_NO_LANE = native.Filter()
+"""Of effects that no lane has, which do not count."""
+_OF_NO_LANE.on = False
 
 
 def publish_and_wait(

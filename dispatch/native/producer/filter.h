@@ -1,7 +1,7 @@
 // Which of the effects of a line are shown. What publishes asks before it copies anything, and the host changes the
 // filter while programs run.
 //
-// Any thread may call everything here.
+// Any thread may call everything here, and may be the last that lets go of a filter.
 #pragma once
 
 #include <array>
@@ -24,7 +24,10 @@ enum class Decision {
   kElsewhere, // all devices have it, and another one, which came first, has decided and done what follows
 };
 
-// Native code shares it, so that none of its owners needs Python's lock to let go of it.
+// Python's filters share what native code has, so that no owner of one is a Python object. Otherwise:
+//   1. The drain forgets a site with the mutex of Sites held, and so lets go of the Python object of its filter.
+//   2. A thread that has the Python lock registers a site, and waits for that mutex.
+//   3. The drain waits for the Python lock.
 class Filter : public std::enable_shared_from_this<Filter> {
 public:
   static constexpr uint64_t kAll = std::numeric_limits<uint64_t>::max();

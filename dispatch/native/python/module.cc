@@ -156,8 +156,8 @@ NB_MODULE(_native, m) {
       .def("next_batch", &DirectCalls::next_batch)
       .def("close", &DirectCalls::close);
 
-  m.def("new_filter", [] { return std::make_shared<Filter>(); });
   nb::class_<Filter>(m, "Filter")
+      .def(nb::new_([] { return std::make_shared<Filter>(); })) // see Filter
       .def_prop_rw(
           "on", [](Filter &filter) { return filter.on.load(); }, [](Filter &filter, bool on) { filter.on = on; })
       .def_prop_rw(

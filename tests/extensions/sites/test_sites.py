@@ -1,0 +1,353 @@
+"""`fx.sites`: what lines with effects a process has, and switches for them."""
+
+from __future__ import annotations
+
+import gc
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+import effects as fx
+from tests.effects.filters.common import P, loop, mesh, new_title, sharded, texts_of
+from tests.helpers import let_go
+
+INT = jax.ShapeDtypeStruct((), "int32")
+HERE = "extensions/sites/test_sites.py"
+
+
+def titles(sites):
+    return [site.title.partition(" ")[2] for site in sites]
+
+
+@pytest.fixture
+def named():
+    """Two lines in functions with names of their own, and a program of both."""
+    first, second = new_title(), new_title()
+
+    def layer_one(i):
+        fx.print(f"{first} one {{}}", i)
+
+    def layer_two(i):
+        fx.log(f"{second} two", i=i)
+
+    def program(n):
+        loop(n, lambda i: (layer_one(i), layer_two(i), None)[2])
+
+    f = fx.jit(program)
+    texts_of(f, 2)
+    yield f, first, second, layer_one.__code__.co_firstlineno + 1
+    del f, program
+    jax.clear_caches()
+
+
+def mine(sites, *titles):
+    return [site for site in sites if site.title.startswith(titles)]
+
+
+# What there is
+
+
+def test_a_site_says_what_it_is(named):
+    """Where it is, its effect, what messages call it, how often devices have come and been shown, and its filter."""
+    _, first, second, line = named
+    one, two = mine(fx.sites(HERE), first, second)
+    assert (one.effect, one.title, one.count, one.shown, one.filter) == ("print", f"{first} one {{}}", 2, 2, "all")
+    assert (one.where.file, one.where.line) == (__file__, line)
+    assert one.where.function.endswith("layer_one")
+    assert (two.effect, two.count, two.shown) == ("log", 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("test_sites.py", True),
+        (HERE, True),
+        (__file__, True),
+        ("sites/*.py", True),
+        ("*_sites.py", True),
+        ("sites.py", False),
+        ("test_site?.py", True),
+        ("extensions", False),
+        ("other.py", False),
+    ],
+)
+def test_patterns_of_files(named, pattern, found):
+    """A pattern is the end of a path, in whole names, or all of it."""
+    _, first, second, line = named
+    assert len(mine(fx.sites(pattern), first, second)) == 2 * found
+    assert len(mine(fx.sites(f"{pattern}:{line}"), first, second)) == found
+    assert mine(fx.sites(f"{pattern}:1"), first, second) == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [
+        ({"effect": "print"}, "one"),
+        ({"effect": "log"}, "two"),
+        ({"effect": ["log", "print"]}, "one two"),
+        ({"effect": fx.Effect("print")}, "one"),
+        ({"function": "layer_one"}, "one"),
+        ({"function": "layer*"}, "one two"),
+        ({"function": "named.<locals>.layer_two"}, "two"),
+        ({"function": "layer"}, ""),
+        ({"effect": "print", "function": "layer_two"}, ""),
+    ],
+)
+def test_effects_and_functions(named, chosen, found):
+    """An effect's name, several, or the effect itself; the name of a function, of which `*` stands for anything."""
+    _, first, second, _ = named
+    sites = mine(fx.sites(HERE, **chosen), first, second)
+    assert [site.title.split()[2] for site in sites] == found.split()
+
+
+def test_a_selection_is_a_sequence(named):
+    _, first, _, line = named
+    sites = fx.sites(f"{HERE}:{line}")
+    assert len(mine(sites, first)) == 1
+    assert sites[-1] == [*sites][-1]
+    assert sites[:1] == [*sites][:1]
+    assert bool(sites)
+    assert not fx.sites("nothing.py")
+
+
+def test_table(named):
+    """It prints as a table, with what is longer than a column cut off, and brackets as they are."""
+    _, first, _, line = named
+    text = repr(fx.sites(f"{HERE}:{line}"))
+    assert f"{first} one {{}}" in text
+    assert f"test_sites.py:{line}" in text
+    title = new_title()
+    texts_of(fx.jit(lambda: fx.print(f"{title} [bold]{'x' * 100}", every=7, first=3, level="debug", min_seconds=2.0)))
+    text = repr(fx.sites(HERE))
+    assert title in text
+    assert "[bold]xxx" in text
+    assert "xxx..." in text
+    assert repr(fx.sites("nothing.py")).startswith("No site of this process is one of `fx.sites('nothing.py')`.")
+
+
+def test_lines_of_effects_outside_of_programs():
+    """A line that is called eagerly is a site from its first call on, and vmap and shapes make no second one."""
+    title = new_title()
+
+    def show(x):
+        fx.print(f"{title} {{}}", x)
+
+    def f():
+        show(1)
+        fx.jit(jax.vmap(show))(jnp.arange(2))
+        fx.jit(show)(jnp.zeros(3))
+
+    texts_of(f)
+    (site,) = mine(fx.sites(HERE), title)
+    assert (site.count, site.shown) == (3, 3)
+
+
+# Switches
+
+
+def test_off_and_on(named):
+    """What is off is not shown and counts; `on` shows it again."""
+    f, first, second, _ = named
+    sites = fx.sites(HERE, function="layer_one")
+    sites.off()
+    assert texts_of(f, 2) == ["two i=0", "two i=1"]
+    assert mine(sites, first)[0].filter == "off"
+    sites.on()
+    assert len(texts_of(f, 2)) == 4
+    assert [(site.count, site.shown) for site in mine(fx.sites(HERE), first, second)] == [(6, 4), (6, 6)]
+
+
+def test_every(named):
+    f, first, _, _ = named
+    sites = fx.sites(HERE, function="layer_one").every(3)
+    assert len(texts_of(f, 4)) == 4 + 1  # numbers 2 to 5
+    assert mine(sites, first)[0].filter == "every 3"
+
+
+def test_level(named):
+    """A level in place of the logger's: it lets through what the logger does not take, and the other way around."""
+    f, first, _, _ = named
+    logger = logging.getLogger("effects")
+    with fx.sites(HERE, function="layer_one").level("warning") as sites:
+        assert len(texts_of(f, 1)) == 1
+        assert mine(sites, first)[0].filter == "below its level, from warning on"
+        logger.setLevel("ERROR")
+        try:
+            sites.level(logging.INFO)
+            assert len(texts_of(f, 1)) == 1  # the print, and not the log
+        finally:
+            logger.setLevel(logging.NOTSET)
+    assert len(texts_of(f, 1)) == 2
+
+
+def test_context_manager_gives_back_what_was_ahead_of_it(named):
+    """Behind the block all is as it was ahead of the first change, however many were made, also after an error."""
+    f, first, second, _ = named
+    before = fx.sites(HERE, function="layer_one").every(2)
+    with pytest.raises(ZeroDivisionError), fx.sites(HERE, function="layer*").off().every(5).on().off() as sites:
+        assert texts_of(f, 4) == []
+        assert all("off" in site.filter for site in mine(sites, first, second))
+        1 / 0  # noqa: B018
+    assert [site.filter for site in mine(before, first)] == ["every 2"]
+    assert len(texts_of(f, 4)) == 4 + 2
+
+
+def test_switch_acts_on_programs_of_several_devices():
+    title = new_title()
+
+    def on_devices(x):
+        loop(2, lambda i: fx.print(f"{title} {{}}", i))
+        return x
+
+    f = fx.jit(jax.shard_map(on_devices, mesh=mesh(), in_specs=P("d"), out_specs=P("d"), check_vma=False))
+    assert len(texts_of(f, jnp.arange(4))) == 8
+    with fx.sites(HERE).off():
+        assert texts_of(f, jnp.arange(4)) == []
+    assert len(texts_of(f, jnp.arange(4))) == 8
+    (site,) = mine(fx.sites(HERE), title)
+    assert (site.count, site.shown) == (24, 16)
+
+
+def test_switch_of_whole_values():
+    title = new_title()
+    f = fx.jit(lambda x: loop(2, lambda i: fx.print(f"{title} {{}}", x)))
+    x = sharded(jnp.arange(8), "d")
+    assert len(texts_of(f, x)) == 2
+    with fx.sites(HERE).off():
+        assert texts_of(f, x) == []
+    assert len(texts_of(f, x)) == 2
+
+
+# JAX's own callbacks
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("kind", ["print", "callback"])
+def test_jaxs_own_callbacks(kind, ordered, lines):
+    """`jax.debug.print` and `jax.debug.callback` under `fx.jit` are sites, and are turned off as ours are."""
+    title = new_title()
+    seen = []
+
+    def of_jax(x):
+        if kind == "print":
+            jax.debug.print(f"{title} {{}}", x, ordered=ordered)
+        else:
+            jax.debug.callback(lambda x: (seen.append(int(x)), print(title, x))[1], x, ordered=ordered)
+
+    f = fx.jit(lambda: loop(3, of_jax))
+    assert sorted(lines(f)) == [f"{title} {i}" for i in range(3)]
+    sites = fx.sites(HERE, function="*of_jax")
+    assert [(site.count, site.shown) for site in mine(sites, title)] == [(3, 3)] * (kind == "print")
+    with sites.off():
+        assert lines(f) == []
+    assert [(site.count, site.shown) for site in mine(sites, title)] == [(6, 3)] * (kind == "print")
+    with sites.every(1000):
+        assert len(lines(f)) <= 1
+    assert len(lines(f)) == 3
+
+
+def test_io_callback_cannot_be_turned_off():
+    """The program waits for its results."""
+
+    def of_io(x):
+        return io_callback(lambda x: np.int32(x + 1), INT, x, ordered=True)
+
+    f = fx.jit(of_io)
+    assert int(f(1)) == 2
+    with pytest.raises(ValueError, match=r"`fx.sites\(...\).off` cannot change .*: their programs wait for results"):
+        fx.sites(HERE, function="of_io").off()
+    (site,) = fx.sites(HERE, function="of_io")
+    assert (site.filter, site.count) == ("has results", 1)
+
+
+def test_callbacks_with_results_are_passed_over():
+    """Of a selection of several, those that have results stay as they are."""
+    title = new_title()
+
+    def both(x):
+        fx.print(f"{title} {{}}", x)
+        return fx.callback(lambda x: np.int32(x + 1), INT, x)
+
+    f = fx.jit(both)
+    assert int(f(1)) == 2
+    with fx.sites(HERE, function="*both").off():
+        with fx.capture(suppress=True) as records:
+            assert int(f(1)) == 2
+        assert [record.effect for record in records] == ["callback"]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("switch", [lambda s: s.off(), lambda s: s.on(), lambda s: s.every(2), lambda s: s.level(10)])
+def test_switch_of_nothing(switch, named):
+    """A pattern that matches nothing is an empty selection, and to switch it is an error that says what there is."""
+    sites = fx.sites("nothing.py:3", effect="print")
+    assert len(sites) == 0
+    said = r"No site of this process is one of `fx.sites\('nothing.py:3', effect='print'\)`\. There are sites in "
+    with pytest.raises(ValueError, match=said):
+        switch(sites)
+
+
+@pytest.mark.parametrize("n", [0, -1, 1.5, True, "3", None])
+def test_every_of_no_number(n, named):
+    with pytest.raises(ValueError, match=rf"`fx.sites\(\.\.\.\).every` was given {n!r}\. One of every so many"):
+        fx.sites(HERE).every(n)
+
+
+@pytest.mark.parametrize("level", ["loud", 1.5, None, True])
+def test_level_that_is_none(level, named):
+    with pytest.raises(ValueError, match=rf"`fx.sites\(\.\.\.\).level` was given {level!r}\. A level is"):
+        fx.sites(HERE).level(level)
+
+
+@pytest.mark.parametrize("pattern", ["", 3, ["train.py"]])
+def test_pattern_that_is_none(pattern):
+    with pytest.raises(TypeError, match=r"`fx.sites` was given .*\. A pattern is a file"):
+        fx.sites(pattern)
+
+
+def test_unknown_effect():
+    with pytest.raises((TypeError, ValueError), match="no_such_effect"):
+        fx.sites(effect="no_such_effect")
+
+
+def test_switch_of_a_site_whose_program_was_freed():
+    """A line is gone with its last program, and a selection that named it is empty then."""
+    title = new_title()
+
+    def freed(x):
+        fx.print(f"{title} {{}}", x)
+
+    f = fx.jit(freed)
+    assert texts_of(f, 1) == ["1"]
+    sites = fx.sites(HERE, function="*freed")
+    assert len(sites) == 1
+    del f
+    jax.clear_caches()
+    gc.collect()
+    let_go(lambda: [*sites])
+    with pytest.raises(ValueError, match="No site of this process is one of"):
+        sites.off()
+
+
+def test_filter_that_was_changed_outlives_its_program():
+    """What is off stays off when its program is compiled anew."""
+    title = new_title()
+
+    def outliving(x):
+        fx.print(f"{title} {{}}", x)
+
+    f = fx.jit(outliving)
+    assert texts_of(f, 1) == ["1"]
+    sites = fx.sites(HERE, function="*outliving").off()
+    jax.clear_caches()
+    gc.collect()
+    let_go(lambda: [*sites])
+    assert texts_of(f, 1) == []
+    sites.on()
+    assert texts_of(f, 1) == ["1"]
