@@ -154,7 +154,7 @@ def if_not_finite():
     """
 
     def look_if_not_finite(x):
-        jax.lax.cond(jnp.isfinite(x).all(), lambda x: None, lambda x: fx.print("not finite: {}", x), x)
+        fx.print("not finite: {}", x, when=~jnp.isfinite(x).all())
 
     @fx.jit
     def f(x, y):

@@ -106,14 +106,14 @@ def callback(
             leaves some out, the function is called lane by lane for the others.
         pass_record: Whether the function also gets the `Record`, as the keyword argument `record`.
         per_shard: Whether it is called for each shard of sharded arrays by itself, without gathering. Without results.
-        level: How much it matters: a number as for `logging`, or the name of one, such as `"warning"`. What the logger
-            does not take is left out, as its level is then: programs that run follow it.
+        level: How much it matters: a number as for `logging`, or a name such as `"warning"`. It is left out if it is
+            below the level that the logger has when the program gets here.
         logger: The name of the logger whose level counts, `effects` by default.
-        every: One of how many is made: the first and each n-th to which a device comes, over loops and calls. A `vmap`
-            counts once for all lanes.
-        first: How many are made on each device.
-        min_seconds: How many seconds after one that was made no other is. So what is made depends on time.
-        when: A boolean, which the program may compute: where it does not hold nothing is made, as in a `cond`.
+        every: A number n: the first call is made, and each n-th after it, over loops and calls of the program. A
+            `vmap` counts once for all lanes.
+        first: How many calls are made at most, on each device of a `jax.shard_map`.
+        min_seconds: How many seconds must have passed since the last one that was made. So it depends on time.
+        when: A boolean, which the program may compute: where it is false nothing is made, as in a `cond`.
             These six are for functions without results.
         **kwargs: Its keyword arguments, likewise.
 

@@ -92,13 +92,13 @@ def check(
         fmt: The message, a format as for `fx.print`.
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
             and of other objects the text that they have while tracing.
-        level: How much a failure matters: a number as for `logging`, or the name of one. What the logger does not take
-            is not raised, as its level is then: programs that run follow it.
+        level: How much a failure matters: a number as for `logging`, or a name such as `"warning"`. It is not raised if
+            it is below the level that the logger has when the program gets here.
         logger: The name of the logger whose level counts, `effects` by default.
-        every: One of how many failures is raised: the first and each n-th to which a device comes.
-        first: How many are raised on each device.
-        min_seconds: How many seconds after one that was raised no other is.
-        when: A boolean, which the program may compute: where it does not hold nothing is checked.
+        every: A number n: the first failure is raised, and each n-th after it.
+        first: How many failures are raised at most, on each device of a `jax.shard_map`.
+        min_seconds: How many seconds must have passed since the last failure that was raised.
+        when: A boolean, which the program may compute: where it is false nothing is checked.
         **kwargs: Values for the format's named fields.
 
     Raises:

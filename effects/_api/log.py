@@ -151,17 +151,17 @@ def log(
     Args:
         event: What happened.
         *unnamed: There are none: every field has a name.
-        level: How much it matters: a number as for `logging`, or the name of one, such as `"warning"`. What the logger
-            does not take is left out, as its level is then: programs that run follow it.
+        level: How much it matters: a number as for `logging`, or a name such as `"warning"`. It is left out if it is
+            below the level that the logger has when the program gets here.
         logger: The name of the logger that gets the event, `effects` by default.
         ordered: Whether the event must come in program order. Unordered events come when they come.
         per_shard: Whether each shard of sharded arrays is an event of its own, on the device that has it, without
             gathering. The record has the device and the shard's `index`.
-        every: One of how many is logged: the first and each n-th to which a device comes, over loops and calls. A
+        every: A number n: the first is logged, and each n-th after it, over loops and calls of the program. A
             `vmap` counts once for all lanes.
-        first: How many are logged on each device.
-        min_seconds: How many seconds after one that was logged no other is. So what is logged depends on time.
-        when: A boolean, which the program may compute: where it does not hold nothing is logged, as in a `cond`.
+        first: How many are logged at most, on each device of a `jax.shard_map`.
+        min_seconds: How many seconds must have passed since the last one that was logged. So it depends on time.
+        when: A boolean, which the program may compute: where it is false nothing is logged, as in a `cond`.
         **fields: Pytrees of arrays; strings, numbers and None as they are.
 
     Raises:

@@ -47,14 +47,14 @@ def print(
         ordered: Whether the line must come in program order. Unordered lines come when they come.
         per_shard: Whether each shard of sharded arrays is printed by itself, on the device that has it, without
             gathering. The line begins with device and index, unless the format has fields `{device}` or `{index}`.
-        level: How much it matters: a number as for `logging`, or the name of one, such as `"warning"`. What the logger
-            does not take is left out, as its level is then: programs that run follow it.
+        level: How much it matters: a number as for `logging`, or a name such as `"warning"`. It is left out if it is
+            below the level that the logger has when the program gets here.
         logger: The name of the logger whose level counts, `effects` by default.
-        every: One of how many is shown: the first and each n-th to which a device comes, over loops and calls. A `vmap`
-            counts once for all lanes.
-        first: How many are shown on each device.
-        min_seconds: How many seconds after one that was shown no other is. So what is shown depends on time.
-        when: A boolean, which the program may compute: where it does not hold nothing is shown, as in a `cond`.
+        every: A number n: the first is shown, and each n-th after it, over loops and calls of the program. A
+            `vmap` counts once for all lanes.
+        first: How many are shown at most, on each device of a `jax.shard_map`.
+        min_seconds: How many seconds must have passed since the last one that was shown. So it depends on time.
+        when: A boolean, which the program may compute: where it is false nothing is shown, as in a `cond`.
         **kwargs: Values for the format's named fields.
 
     Raises:

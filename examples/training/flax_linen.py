@@ -44,16 +44,16 @@ def _make_step(folder):
     def write(state):
         (folder / f"{state.step:04}.msgpack").write_bytes(serialization.to_bytes(state))
 
-    def save(state):
-        fx.callback(write, None, state)  # the program does not wait for it
-        fx.print("checkpoint after step {}", state.step)
+    def save(state, is_due):
+        fx.callback(write, None, state, when=is_due)  # the program does not wait for it
+        fx.print("checkpoint after step {}", state.step, when=is_due)
 
     @fx.jit
     def step(state, x, y):
         loss, grads = jax.value_and_grad(lambda params: jnp.mean((state.apply_fn(params, x) - y) ** 2))(state.params)
         state = state.apply_gradients(grads=grads)
         fx.log("step", step=state.step, loss=loss)
-        jax.lax.cond(state.step % 5 == 0, save, lambda state: None, state)
+        save(state, state.step % 5 == 0)
         return state
 
     return step

@@ -55,9 +55,9 @@ def _make_step(folder):
     def write(step, values):
         (folder / f"{step:04}.msgpack").write_bytes(serialization.msgpack_serialize(values))
 
-    def save(step, values):
-        fx.callback(write, None, step, values)  # the program does not wait for it
-        fx.print("checkpoint after step {}", step)
+    def save(step, values, is_due):
+        fx.callback(write, None, step, values, when=is_due)  # the program does not wait for it
+        fx.print("checkpoint after step {}", step, when=is_due)
 
     @fx.nnx_jit
     def step(model, optimizer, x, y):
@@ -65,7 +65,7 @@ def _make_step(folder):
         optimizer.update(model, grads)
         number = optimizer.step[...]
         fx.log("step", step=number, loss=loss)
-        jax.lax.cond(number % 5 == 0, save, lambda *_: None, number, _values(model, optimizer))
+        save(number, _values(model, optimizer), number % 5 == 0)
 
     return step
 

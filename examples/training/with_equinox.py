@@ -43,9 +43,9 @@ def _make_step(folder):
     def write(state):
         eqx.tree_serialise_leaves(folder / f"{state.step:04}.eqx", state)
 
-    def save(state):
-        fx.callback(write, None, state)  # the program does not wait for it
-        fx.print("checkpoint after step {}", state.step)
+    def save(state, is_due):
+        fx.callback(write, None, state, when=is_due)  # the program does not wait for it
+        fx.print("checkpoint after step {}", state.step, when=is_due)
 
     @fx.filter_jit
     def step(state, x, y):
@@ -53,7 +53,7 @@ def _make_step(folder):
         updates, optimizer = OPTIMIZER.update(grads, state.optimizer)
         state = State(state.step + 1, eqx.apply_updates(state.model, updates), optimizer)
         fx.log("step", step=state.step, loss=loss)
-        jax.lax.cond(state.step % 5 == 0, save, lambda state: None, eqx.filter(state, eqx.is_array))
+        save(eqx.filter(state, eqx.is_array), state.step % 5 == 0)
         return state
 
     return step

@@ -229,12 +229,12 @@ def progress(
         lanes: Under `vmap`: whether one bar shows the `"slowest"` lane, or `"each"` has a bar of its own. Under
             `shard_map` each device has its own.
         ordered: Whether steps come in program order with other effects.
-        level: How much it matters: a number as for `logging`, or the name of one. What the logger does not take is left
-            out, as its level is then: programs that run follow it.
+        level: How much it matters: a number as for `logging`, or a name such as `"warning"`. A step is left out if that
+            is below the level that the logger has when the program gets there.
         logger: The name of the logger whose level counts, `effects` by default.
-        first: How often it says how far it is on each device.
-        min_seconds: How many seconds after it has said so it does not again. So the last step may be missing.
-        when: A boolean, which the program may compute: where it does not hold nothing is said.
+        first: How often the program says how far it is at most, on each device of a `jax.shard_map`.
+        min_seconds: How many seconds must have passed since it last did. So the last step may be missing.
+        when: A boolean, which the program may compute: where it is false no step is shown.
 
     Returns:
         The bar; `update(done, **metrics)` says how many steps are done, and what stands behind the bar.

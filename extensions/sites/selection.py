@@ -189,7 +189,10 @@ def sites(pattern: str | None = None, *, effect: Any = None, function: str | Non
         function: The name of the function that has the line, in which `*` stands for anything. None: all.
 
     Returns:
-        A sequence of `SiteInfo`, with `off()`, `on()`, `every(n)` and `level(level)` to change what is shown.
+        A sequence of lines, each with `where`, `effect`, `title`, `count` (how many effects devices have come to),
+        `shown` (how many of these were shown) and `filter` (which are shown now, in words). `print` shows a table.
+        `off()`, `on()`, `every(n)` and `level(level)` change what is shown, at once and in programs that run, and
+        return the sequence. At the end of a `with` block it is as it was before.
 
     Raises:
         TypeError, ValueError: if one of these is not as described.
