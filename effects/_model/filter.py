@@ -61,6 +61,10 @@ ALWAYS = Filter()
 """What is asked for where nothing is."""
 
 
+NO_LEVEL = Filter(level=None)
+"""Of effects that follow no logger."""
+
+
 def threshold(name: str) -> int:
     """From which level on a logger takes events now: the level of its own, or of the nearest above it that has one. The
     root's does not count, which has one, `logging.WARNING`, that no program has asked for, nor does `logging.disable`,

@@ -12,6 +12,7 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._api.print import PRINT
+from effects._model.filter import NO_LEVEL
 from effects._model.registry import Effect, registered_effects
 from effects._model.site import Operand, Site, Where, flat_arguments, where_called
 from effects.extensions.custom_calls.message import Message
@@ -232,7 +233,15 @@ def _site(target: str, effect: Effect | None, where: Where) -> Site:
     level = Operand((), np.dtype(np.int32), np.dtype(np.int32))
     text = Operand((-1,), np.dtype(np.uint8), np.dtype(np.uint8))
     content = Message(target, effect is not None)
-    return Site(effect or PRINT.unordered(), content, (level, text), flat_arguments(2), where, num_dynamic_sizes=1)
+    return Site(
+        effect or PRINT.unordered(),
+        content,
+        (level, text),
+        flat_arguments(2),
+        where,
+        num_dynamic_sizes=1,
+        filter=NO_LEVEL,
+    )
 
 
 def _take_operand(leaf: Any, target: str, where: Where) -> Any:

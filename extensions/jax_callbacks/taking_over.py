@@ -26,7 +26,7 @@ from effects._config import config
 from effects._jax import patches
 from effects._model.callback import HostCall, HostFunction, function_name
 from effects._model.content import Content
-from effects._model.filter import Filter
+from effects._model.filter import NO_LEVEL
 from effects._model.line import Line, jax_text
 from effects._model.primitive import effect_p
 from effects._model.registry import JAX_DEBUG, JAX_IO, OF_JAX
@@ -134,7 +134,7 @@ def _take_over(
         tree,
         where,
         per_shard=bool(params.get("partitioned")),
-        filter=Filter(level=None),  # JAX's have no level
+        filter=NO_LEVEL,
         origin=JaxCall(primitive, params, tuple(x.dtype for x in arrays), ordered),
     )
 

@@ -13,6 +13,7 @@ from tests.oracle.language import (
     EFFECTS,
     REGISTERS,
     RESULT_TYPES,
+    SWITCHES,
     Block_,
     Function,
     Program,
@@ -46,6 +47,8 @@ class Generator(Leaves):
             *[self.scale] * 2,
         ]
         words = draw.choice(("prints", "queued", "all", "all", "all"))
+        if "filters" in features:
+            self.leaves += [self.filtered] * 3
         if words != "prints" and "log" in features:
             self.leaves += [*[self.log] * 2, self.log_unordered]
         if words != "prints" and "check" in features:
@@ -270,6 +273,7 @@ KINDS = frozenset(
         *(f"fails_{kind}" for kind in EFFECTS if {"queued", "sync", "io"} & {*kind.split("_")}),
         *("assign", "optimization_barrier", "associative_scan", "map", "call", "call_dropped", "dropped_result"),
         *("fori_static", "fori_dynamic", "while", "while_test", "cond", "switch", "scan", "scan_reverse"),
+        *("filtered_every", "filtered_first", "filtered_once", "filtered_when", *(f"action_{s}" for s in SWITCHES)),
         *("async_straight", "async_carried", "async_update", "async_partial"),
         *("scan_unroll_2", "scan_unroll_3", "solve", "solve_residual", "new_ref", "freeze", "run_state", "write"),
     }

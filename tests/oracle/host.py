@@ -45,6 +45,8 @@ class Runner:
     actions: Mapping[str, Callable[[str, str, int], None]]  # what callbacks do, under the names of `ACTIONS`
     error: type[Exception]  # what a failing callback becomes; its cause is what the callback raised
     features: frozenset[str] = FEATURES
+    filtered: Callable[..., None] = lambda *_: None  # filtered(label, every, first, once, when, operands)
+    in_case: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext  # around all dispatches of a case
     kernel: Callable[..., Any] = simulated  # as `pl.pallas_call`
     rewriting: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext  # in it kernels write logs
     asynchronous: Any = None  # has `async_callback`, `async_start`, `async_update` and `async_done`

@@ -24,12 +24,13 @@ STATE = "a, b, c, x"  # in rendered source: the registers, and `x`, the one valu
 RESULT_TYPES = ("int32", "uint8", "bool", "float16", "bfloat16", "float32")  # of what callbacks return
 
 # Effect kind -> whether its lines keep their place. In rendered source the kind is the name of a function. The first
-# five are prints, three of them by the handler of a custom call; a queued callback is called when its turn has come,
-# and the program waits for what a sync one returns. The last are JAX's own: prints, `jax.debug.callback`, and
+# six are prints, one with a filter, three by the handler of a custom call; a queued callback is called when its turn has
+# come, and the program waits for what a sync one returns. The last are JAX's own: prints, `jax.debug.callback`, and
 # `io_callback` without results and with them. Only `jax_print_ordered` has `ordered=True`; the others keep their place.
 EFFECTS: Mapping[str, bool] = {
     "ordered": True,
     "unordered": False,
+    "filtered": True,
     "native": True,
     "native_unordered": False,
     "apart": True,
@@ -52,7 +53,7 @@ EFFECTS: Mapping[str, bool] = {
     "async_x": True,
 }
 
-PRINTS = ("ordered", "unordered", "native", "native_unordered", "apart", "jax_print", "jax_print_ordered")
+PRINTS = ("ordered", "unordered", "filtered", "native", "native_unordered", "apart", "jax_print", "jax_print_ordered")
 
 PROGRAM_DOMAIN = "program"
 DOMAINS: Mapping[str, str] = {"apart": "oracle.apart"}
@@ -75,11 +76,14 @@ ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
     "barrier": lambda label, who, value: [],
 }
 
+SWITCHES = ("quiet", "loud")
+"""What a callback that the program waits for may do besides: filtered prints are left out from then on, or not."""
+
 # What a runner may be able to do; programs are made of what it can.
 FEATURES = frozenset(
     {
         *("log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process"),
-        *("capture", "native", "jax", "export", "rings", "check", "async"),
+        *("capture", "native", "jax", "export", "rings", "check", "async", "filters", "switches"),
     }
 )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracle.expressions import Binary, Chain, Less, Literal, Name, Read, Reference
-from tests.oracle.language import ACTIONS, DOMAINS, EFFECTS, REGISTERS, RESULT_TYPES, Expression, Statement
+from tests.oracle.language import ACTIONS, DOMAINS, EFFECTS, REGISTERS, RESULT_TYPES, SWITCHES, Expression, Statement
 from tests.oracle.place import Draw, Place
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.control import AssociativeScan
 from tests.oracle.statements.derivatives import PrintGrad, Scale
-from tests.oracle.statements.effects import Check, Effect, Log
+from tests.oracle.statements.effects import Check, Effect, Filtered, Log
 from tests.oracle.statements.state import Assign, OptimizationBarrier, Write
 
 
@@ -79,6 +79,11 @@ class Leaves:
     def unordered(self, place: Place) -> Statement:
         return self.effect(place, "unordered")
 
+    def filtered(self, place: Place) -> Statement:
+        every, first = self.draw.choice((1, 2, 3, 5)), self.draw.choice((0, 0, 1, 3))
+        once, test = self.draw.integer(0, 5) == 5, self.less(place) if self.draw.integer(0, 2) == 2 else None
+        return Filtered(self.label(), self.operands(place), every, first, once, test)
+
     def native(self, place: Place) -> Statement:
         return self.effect(place, "native")
 
@@ -112,6 +117,8 @@ class Leaves:
         actions: tuple[str, ...] = ()
         if "nested" in self.features and self.draw.integer(0, 2) == 2:
             actions = tuple(self.draw.choice(tuple(ACTIONS)) for _ in range(self.draw.choice((1, 1, 2, 3))))
+        if "switches" in self.features and kind == "sync" and self.draw.integer(0, 3) == 3:
+            actions = (*actions, self.draw.choice(SWITCHES))
         ordered = EFFECTS[kind] and not (place.lanes and kind in ("sync", "jax_sync"))
         remembers = ordered and self.failure != "loose" and self.draw.integer(0, 1) == 1
         fails_at = 0

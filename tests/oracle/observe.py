@@ -47,11 +47,16 @@ def expect(case: Case) -> Outcome:
     outcome, reading = Outcome(rewritten=len(case.rewritten)), Reading(case.after_error == "stop", case.rewritten)
     outcome.ends = ends = []
     state: tuple[int, ...] = ()
+    committed: int | None = None  # to which device the state is
     for number, run in enumerate(case.runs):
-        state = state if run.state is None else run.state
+        if run.state is not None:
+            state, committed = run.state, None
+        place = None if run.device is None else run.device % len(jax.devices())
+        at = committed if run.by_default or place is None else place
+        reading.device = next(device for device in (at, place, 0) if device is not None)
         DISPATCH.set(number if case.context else 0)
         try:
-            state = reading.interpret(run.program, state, number)
+            state, committed = reading.interpret(run.program, state, number), at
             outcome.states.append(state)
             if reading.stopped:
                 outcome.stopped.append(number)
@@ -89,10 +94,11 @@ def events_as_lines() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_force(case: Case, outcome: Outcome) -> Iterator[None]:
+def _in_force(case: Case, outcome: Outcome, runner: Runner) -> Iterator[None]:
     """What the case asks for, around its dispatches and the barrier."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(in_force(case))
+        stack.enter_context(runner.in_case())
         import effects as fx
 
         # A case dispatches all its programs, whichever of them fail.
@@ -128,7 +134,7 @@ def _observe(case: Case, runner: Runner) -> Outcome:
     before = count_dropped() if drops(case) else 0
     with contextlib.redirect_stdout(HeldOutput(drops(case))) as written, events_as_lines():
         try:
-            with _in_force(case, outcome):
+            with _in_force(case, outcome, runner):
                 try:
                     results, outcome.left_out = _dispatch(case, runner, host)
                 finally:

@@ -9,8 +9,10 @@ made of it, and goes back over that where JAX would.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,18 @@ import numpy as np
 
 from effects.extensions.kernels.api import numbers_in_order
 from tests.oracle.host import Host, in_lane
-from tests.oracle.language import ACTIONS, DOMAINS, EFFECTS, MODULUS, Failure, Program, T, kinds_of_labels, statements
+from tests.oracle.language import (
+    ACTIONS,
+    DOMAINS,
+    EFFECTS,
+    MODULUS,
+    SWITCHES,
+    Failure,
+    Program,
+    T,
+    kinds_of_labels,
+    statements,
+)
 from tests.oracle.source import compiled
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.derivatives import BACKWARD, FORWARD
@@ -32,6 +45,31 @@ Point = tuple[tuple[int, ...], tuple[int, ...], str, Callable[[], object]]
 """What is to happen later: the place in the program, the lane, the label of the effect if there is one, and what."""
 
 
+Passes = Callable[[int], bool]
+"""Whether an effect with a filter is shown to which this device has come."""
+
+
+class Filters:
+    """What the filters of prints have counted: on each device by itself."""
+
+    def __init__(self) -> None:
+        self.is_quiet = False
+        self._come: collections.Counter[tuple[str, int]] = collections.Counter()
+        self._shown: collections.Counter[tuple[str, int]] = collections.Counter()
+
+    def set_quiet(self, is_quiet: bool, *about: object) -> None:
+        self.is_quiet = is_quiet
+
+    def shows(self, label: str, every: int, first: int, once: bool, device: int) -> bool:
+        of = label, device
+        self._come[of] += 1
+        most = min(first or math.inf, 1 if once else math.inf)
+        if self.is_quiet or (self._come[of] - 1) % every or self._shown[of] >= most:
+            return False
+        self._shown[of] += 1
+        return True
+
+
 class Reading:
     """Runs programs as Python: the functions that their source calls, and what came of them."""
 
@@ -42,6 +80,8 @@ class Reading:
           stops: whether a queued callback that raises stops the effects of its program, as an exception does.
           rewritten: programs whose kernels write logs: the effects of a kernel have one place in the order.
         """
+        self.filters = Filters()
+        self.device = 0  # that runs the program
         self.lines: list[str] = []
         self.notes = Notes(self.lines)
         self.failures: list[str] = []  # labels of queued callbacks that raised
@@ -66,7 +106,8 @@ class Reading:
         def act(action: str) -> Callable[[str, str, int], None]:
             return lambda *about: self.lines.extend(ACTIONS[action](*about))
 
-        self.host = Host(self.lines.append, {action: act(action) for action in ACTIONS})
+        switches = {name: functools.partial(self.filters.set_quiet, name == "quiet") for name in SWITCHES}
+        self.host = Host(self.lines.append, {**{action: act(action) for action in ACTIONS}, **switches})
 
     def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
         callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
@@ -101,7 +142,16 @@ class Reading:
             with self._alternatives(1):
                 self._at_this_point("" if holds else label, fail if not holds else lambda: None)
 
-        calls = {"log": log, "check": check, "queued": call, "sync": call, "io": call}
+        def filtered(label: str, every: int, first: int, once: bool, holds: bool, *values: int) -> None:
+            text = " ".join([label, *map(str, values)])
+            passes = functools.partial(self.filters.shows, label, every, first, once)
+            with self._alternatives(1):
+                if holds:
+                    self._at_this_point(label, lambda: self.lines.append(text), passes=passes)
+                else:
+                    self._at_this_point("", lambda: None)
+
+        calls = {"filtered": filtered, "log": log, "check": check, "queued": call, "sync": call, "io": call}
         namespace: dict[str, Any] = {
             kind: calls.get(kind.removeprefix("jax_").split("_")[0], self._write) for kind in EFFECTS
         }
@@ -153,13 +203,16 @@ class Reading:
     # program, and at one place in the order of the lanes. A place is known by how many effects, branches and loops came
     # before it in the same block, and by those of the blocks around it, with the branch or turn that the block is.
 
-    def _at_this_point(self, label: str, happens: Callable[[], object], awaited: bool = False) -> None:
+    def _at_this_point(
+        self, label: str, happens: Callable[[], object], awaited: bool = False, passes: Passes | None = None
+    ) -> None:
+        """`passes`: says of an effect with a filter whether it is shown, once for all lanes that have it."""
         self._position[-1] += 1
         if self._lane or self._defers:
             asked = awaited and self._visits
-            what = _Happening(happens, self._grid, None if asked else self._log)
+            what = _Happening(happens, self._grid, None if asked else self._log, passes)
             (self._asked if asked else self._points).append((tuple(self._position), self._lane, label, what))
-        elif not self._leave_out(label):
+        elif (passes is None or passes(self.device)) and not self._leave_out(label):
             with self._noted(label, (), self._log):
                 happens()
 
@@ -242,13 +295,16 @@ class Reading:
     def _let_all_happen(self, points: Sequence[Point]) -> None:
         points = sorted(points, key=lambda point: point[:2])
         around = self._grid
+        shown: dict[tuple[int, ...], bool] = {}  # by place, of effects with filters
         for number, (place, lane, label, happens) in enumerate(points):
             log = None
             self._grid = None
             if isinstance(happens, _Happening):
                 self._grid, log = happens.grid, happens.log
+                if happens.passes is not None and place not in shown:
+                    shown[place] = happens.passes(self.device)
             try:
-                if not self._leave_out(label):
+                if shown.get(place, True) and not self._leave_out(label):
                     with self._noted(label, lane, place if log is None else log):
                         happens()
             except Failure:
@@ -392,6 +448,7 @@ class _Happening:
     happens: Callable[[], object]
     grid: tuple[int, ...] | None
     log: Any = None
+    passes: Passes | None = None
 
     def __call__(self) -> None:
         self.happens()

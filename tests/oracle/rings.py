@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 RINGS = ("wait", "drop")
 """What is done about a full ring, as the setting `when_full` has it."""
 
-KEEPS_ALL = frozenset({"callback", "record", "nested", "failures", "check", "async", "grid_order"})
+KEEPS_ALL = frozenset(
+    {"callback", "record", "nested", "failures", "check", "async", "grid_order", "filters", "switches"}
+)
 """What a case is without whose records may be dropped: what a function that is not called would have done, and what
 leaves no line, and a kernel's log, which is one record."""
 

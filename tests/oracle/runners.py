@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -80,6 +82,28 @@ def library() -> Runner:
     fx.register_custom_call("oracle.fold", (build_handlers(), "fold"))
 
     apart = fx.register_effect(fx.Effect(DOMAINS["apart"]))
+
+    # Lines of other loggers have other filters, so that each case counts from the beginning.
+    numbers = itertools.count()
+    loggers = [logging.getLogger("oracle")]
+
+    @contextlib.contextmanager
+    def in_case() -> Iterator[None]:
+        loggers.append(logging.getLogger(f"oracle.case{next(numbers)}"))
+        try:
+            yield
+        finally:
+            loggers.pop()
+
+    def filtered(label: str, every: int, first: int, once: bool, when: Any, operands: tuple[Any, ...]) -> None:
+        fmt = " ".join([label, *["{}"] * len(operands)])
+        asked: dict[str, Any] = {"every": every} if every > 1 else {}
+        asked |= {"first": first} if first else {}
+        asked |= {"min_seconds": 1e9} if once else {}
+        fx.print(fmt, *operands, logger=loggers[-1].name, when=when, **asked)
+
+    def switch(level: int) -> Callable[[str, str, int], None]:
+        return lambda label, who, value: loggers[-1].setLevel(level)
 
     prints = fx.registered_effects()["print"]
 
@@ -161,8 +185,12 @@ def library() -> Runner:
             "effects_jit": lambda label, who, value: nested_by[who](np.int32(value)),
             "effects_jit_sync": lambda label, who, value: nested_sync_by[who](np.int32(value)),
             "barrier": lambda label, who, value: fx.effects_barrier(timeout=STUCK_AFTER),
+            "quiet": switch(logging.WARNING),
+            "loud": switch(logging.NOTSET),
         },
         fx.EffectError,
+        filtered=filtered,
+        in_case=in_case,
         kernel=functools.partial(fx.pallas_call, interpret=True, log_capacity=LOG_CAPACITY),
         rewriting=functools.partial(_jax.with_kernel_options, logs_simulated=True),
         asynchronous=fx,

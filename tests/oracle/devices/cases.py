@@ -32,7 +32,7 @@ def _placing(draw: Draw, pmap: bool) -> Placing:
     return Placing(tuple(chosen), rows, explicit, draw.choice(ENTRIES))
 
 
-UNSAID = {"check"}  # the error of a check does not say what has it
+UNSAID = {"check", "switches"}  # the error of a check does not say what has it, and devices do not wait for others
 UNNAMED = {"nested"}  # what a callback does has no thread's name
 
 

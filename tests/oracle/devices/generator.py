@@ -58,6 +58,9 @@ class DeviceGenerator(Generator):
 
     def leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
         leaves = self.leaves
+        # In a region each device counts for itself, and of lanes on several devices it is not known which are there.
+        if place.mode or place.lanes or "pmap" in self.forms:
+            leaves = [leaf for leaf in leaves if leaf != self.filtered]
         if not place.mode:
             return [*leaves, *[self.whole] * 2] if place.regions else leaves
         if place.mode == "talk_ways":

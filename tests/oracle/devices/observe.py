@@ -28,6 +28,9 @@ from tests.oracle.observe import Outcome, events_as_lines, failures_of, label_of
 from tests.oracle.runners import write_line
 from tests.oracle.tokens import seen_of
 
+ALL_DEVICES = -1
+"""Counts what all devices of a program have, in place of a device."""
+
 
 def expect(sequence: Sequence[Item], stops: bool = False) -> tuple[Outcome, list[tuple[str, int] | None]]:
     """What one thread's sequence should do, and of which loose region and device each line is. `stops`: as of
@@ -43,6 +46,7 @@ def expect(sequence: Sequence[Item], stops: bool = False) -> tuple[Outcome, list
         state = state if item.state is None else item.state
         try:
             placing = item.placing if isinstance(item, MeshRun) else None
+            reading.device = ALL_DEVICES if placing is not None else item.device or 0
             state = reading.run(item.program, state, number, placing)
             outcome.states.append(state)
             if reading.stopped:
@@ -168,6 +172,7 @@ def observe(case: DeviceCase, runner: Runner) -> Seen:
             failed.append(error)
 
     with contextlib.redirect_stdout(io.StringIO()) as written, events_as_lines(), contextlib.ExitStack() as stack:
+        stack.enter_context(runner.in_case())
         import effects as fx
 
         settings = {"order": case.order, "after_error": case.after_error, "errors": "barrier"}

@@ -32,7 +32,7 @@ from tests.oracle.statements.calls import Call
 from tests.oracle.statements.control import While
 from tests.oracle.statements.state import OptimizationBarrier
 
-KERNEL_FEATURES = FEATURES - {"grad"} | {"grid_order"}
+KERNEL_FEATURES = FEATURES - {"grad", "filters", "switches"} | {"grid_order"}
 """What programs with kernels may have besides. JAX differentiates a kernel forward only."""
 
 

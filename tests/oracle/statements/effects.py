@@ -34,6 +34,36 @@ class Effect:
 
 
 @dataclass(frozen=True)
+class Filtered:
+    """A print of which not all are shown: one of `every`, so many at `first`, once, and where a test holds."""
+
+    label: str
+    operands: tuple[Expression, ...]
+    every: int
+    first: int
+    once: bool
+    test: Less | None
+    kind: ClassVar[str] = "filtered"
+
+    def kinds(self) -> tuple[str, ...]:
+        asked = {"every": self.every > 1, "first": self.first, "once": self.once, "when": self.test is not None}
+        return (self.kind, *(f"filtered_{name}" for name, is_asked in asked.items() if is_asked))
+
+    def python(self, out: Source) -> None:
+        test = "True" if self.test is None else self.test.python()
+        values = (operand.python() for operand in self.operands)
+        out.line(
+            f"filtered({', '.join([repr(self.label), *map(repr, (self.every, self.first, self.once)), test, *values])})"
+        )
+
+    def jax(self, scope: Scope, state: State) -> State:
+        operands = tuple(operand.jax(scope, state) for operand in self.operands)
+        when = None if self.test is None else self.test.jax(scope, state)
+        scope.runner.filtered(self.label, self.every, self.first, self.once, when, operands)
+        return state
+
+
+@dataclass(frozen=True)
 class Log:
     """An event with fields: each operand by itself, and all of them as an array if it is asked for."""
 
