@@ -22,6 +22,7 @@ from benchmarks._report import show, to_json
 MODULES = (
     "_dispatch",
     "_loop",
+    "_filters",
     "_kernels",
     "_callbacks",
     "_custom_call",

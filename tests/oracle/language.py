@@ -24,8 +24,8 @@ STATE = "a, b, c, x"  # in rendered source: the registers, and `x`, the one valu
 RESULT_TYPES = ("int32", "uint8", "bool", "float16", "bfloat16", "float32")  # of what callbacks return
 
 # Effect kind -> whether its lines keep their place. In rendered source the kind is the name of a function. The first
-# six are prints, one with a filter, three by the handler of a custom call; a queued callback is called when its turn has
-# come, and the program waits for what a sync one returns. The last are JAX's own: prints, `jax.debug.callback`, and
+# six are prints, one with a filter, three by the handler of a custom call; a queued callback is called in its turn,
+# and the program waits for what a sync one returns. The last are JAX's own: prints, `jax.debug.callback`, and
 # `io_callback` without results and with them. Only `jax_print_ordered` has `ordered=True`; the others keep their place.
 EFFECTS: Mapping[str, bool] = {
     "ordered": True,
