@@ -17,7 +17,7 @@ from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.calls import Vmap
 from tests.oracle.statements.control import Cond, Fori, Switch, While
 from tests.oracle.statements.derivatives import Derivative
-from tests.oracle.statements.effects import Check, Filtered
+from tests.oracle.statements.effects import Check, Filtered, Log
 
 if TYPE_CHECKING:
     from tests.oracle.observe import Outcome
@@ -114,7 +114,12 @@ class Notes:
 def _skips(program: Program) -> bool:
     """Whether there may be effects that count although they are not shown, or no lane has them: lanes that take
     branches of their own. What an asynchronous operation has come to so far is asked for without a line."""
-    if any(isinstance(s, Filtered) or (isinstance(s, InFlight) and s.updates % 2) for s in statements(program)):
+    if any(
+        isinstance(s, Filtered)
+        or (isinstance(s, Log) and s.level == "DEBUG")
+        or (isinstance(s, InFlight) and s.updates % 2)
+        for s in statements(program)
+    ):
         return True
     has_lanes = any(isinstance(s, Vmap | Derivative) for s in statements(program))
     return has_lanes and any(

@@ -162,22 +162,16 @@ def test_root_logger_does_not_count():
         assert texts_of(f) == ["x"]
 
 
-def test_logging_disable():
-    """`logging.disable` is above all levels."""
-    title, low = new_title(), new_title()
-
-    def f():
-        fx.print(f"{title} error", level="error")
-        fx.print(f"{low} info")
-
-    f = fx.jit(f)
-    assert texts_of(f) == ["error", "info"]
-    logging.disable(logging.WARNING)
-    assert texts_of(f) == ["error"]
+def test_logging_disable_keeps_no_print():
+    """`logging.disable` keeps libraries quiet in a notebook, say. It says nothing of prints."""
+    title = new_title()
+    f = fx.jit(lambda: fx.print(f"{title} info"))
+    assert texts_of(f) == ["info"]
     logging.disable(logging.CRITICAL)
-    assert texts_of(f) == []
-    logging.disable(logging.NOTSET)
-    assert texts_of(f) == ["error", "info"]
+    try:
+        assert texts_of(f) == ["info"]
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 # While programs run

@@ -258,7 +258,7 @@ def test_io_callback_cannot_be_turned_off():
 
     f = fx.jit(of_io)
     assert int(f(1)) == 2
-    with pytest.raises(ValueError, match=r"`fx.sites\(...\).off` cannot change .*: their programs wait for results"):
+    with pytest.raises(ValueError, match=r"`fx.sites\(...\).off` cannot change .*Their programs wait for results"):
         fx.sites(HERE, function="of_io").off()
     (site,) = fx.sites(HERE, function="of_io")
     assert (site.filter, site.count) == ("has results", 1)
@@ -288,7 +288,7 @@ def test_switch_of_nothing(switch, named):
     """A pattern that matches nothing is an empty selection, and to switch it is an error that says what there is."""
     sites = fx.sites("nothing.py:3", effect="print")
     assert len(sites) == 0
-    said = r"No site of this process is one of `fx.sites\('nothing.py:3', effect='print'\)`\. There are sites in "
+    said = r"No site of this process is one of `fx.sites\('nothing.py:3', effect='print'\)`\. A line is one when "
     with pytest.raises(ValueError, match=said):
         switch(sites)
 
