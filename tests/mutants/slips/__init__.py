@@ -9,6 +9,7 @@ from tests.mutants.slips import (
     differentiation,
     export,
     failures,
+    filters,
     gpus,
     handlers,
     imports,
@@ -29,6 +30,6 @@ from tests.mutants.slips import (
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels),
-    *(asynchronous, handlers, progress, plain, text, imports, gpus, keys, calls, threads),
+    *(asynchronous, handlers, progress, plain, text, imports, gpus, keys, calls, threads, filters),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)

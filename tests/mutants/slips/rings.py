@@ -4,6 +4,7 @@ from tests.mutants.slip import Slip
 
 PUBLISHER = "dispatch/native/producer/publisher.cc"
 RING = "dispatch/native/producer/producer_ring.cc"
+RING_HEADER = "dispatch/native/producer/producer_ring.h"
 FULL = "tests/native/full_ring_test.cc"
 PUBLISHING = "tests/native/publishing_test.cc"
 MARKERS = f"{FULL}::test_region_markers_outlive_a_full_ring"
@@ -19,25 +20,25 @@ SLIPS = (
     ),
     Slip(
         "rings.two_devices",
-        RING,
-        "last.first.phase == header.token.phase && last.device == header.device &&",
-        "last.first.phase == header.token.phase &&",
+        RING_HEADER,
+        "range.device == device && range.first.index",
+        "range.first.index",
         "Drops of two devices whose numbers follow each other are taken for drops of one.",
         (f"{FULL}::test_adjacent_drops_of_two_devices_are_two",),
     ),
     Slip(
         "rings.two_phases",
-        RING,
-        "last.first.phase == header.token.phase && last.device == header.device &&",
-        "last.device == header.device &&",
+        RING_HEADER,
+        "range.first.epoch == token.epoch && range.first.phase == token.phase &&",
+        "range.first.epoch == token.epoch &&",
         "Drops in a region and behind it whose numbers follow each other are taken for drops of one.",
         (f"{FULL}::test_adjacent_drops_of_two_phases_are_two",),
     ),
     Slip(
         "rings.two_programs",
-        RING,
-        "last.first.stream == header.token.stream && last.first.epoch == header.token.epoch &&",
-        "last.first.stream == header.token.stream &&",
+        RING_HEADER,
+        "range.first.epoch == token.epoch && range.first.phase == token.phase &&",
+        "range.first.phase == token.phase &&",
         "Drops of two programs whose numbers follow each other are taken for drops of one.",
         (f"{FULL}::test_adjacent_drops_of_two_programs_are_two",),
     ),

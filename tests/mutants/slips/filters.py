@@ -1,0 +1,69 @@
+"""Filters: what is left out keeps its place, and all devices agree."""
+
+from tests.mutants.slip import Slip
+
+FILTER = "dispatch/native/producer/filter.cc"
+HEADER = "dispatch/native/producer/filter.h"
+RING = "dispatch/native/producer/producer_ring.cc"
+NATIVE = "tests/native/filter_test.cc"
+SKIPS = "tests/native/skips_test.cc"
+EVERY = "tests/effects/filters/test_every.py"
+
+SLIPS = (
+    Slip(
+        "filters.each_decides",
+        FILTER,
+        "  if (!is_new && place <= decided->second) return Decision::kElsewhere;\n",
+        "",
+        "Each device decides for itself what becomes of an effect that all of them have.",
+        (f"{NATIVE}::test_first_device_decides_for_all",),
+    ),
+    Slip(
+        "filters.first_of_what_comes",
+        FILTER,
+        "number - counter.skipped.load(std::memory_order_relaxed) >= first",
+        "number >= first",
+        "`first` counts what has come, and not what was shown.",
+        (f"{NATIVE}::test_first_counts_what_was_shown",),
+    ),
+    Slip(
+        "filters.off_does_not_count",
+        HEADER,
+        "const uint64_t number = mine.come.fetch_add(1, std::memory_order_relaxed);",
+        "const uint64_t number = is_on() ? mine.come.fetch_add(1, std::memory_order_relaxed) : 0;",
+        "What comes while the line is off is not counted.",
+        (f"{NATIVE}::test_off_counts_and_shows_nothing",),
+    ),
+    Slip(
+        "filters.taken_again",
+        RING,
+        "  range.first.index += static_cast<uint32_t>(taken);\n",
+        "",
+        "A run of effects that are left out is taken from its beginning again.",
+        (f"{SKIPS}::test_run_of_skips_is_taken_in_parts",),
+    ),
+    Slip(
+        "filters.lost_run",
+        RING,
+        "  take_skips();\n  skips_ = token;",
+        "  skips_ = token;",
+        "What is left of a run is forgotten when the next one begins.",
+        (f"{SKIPS}::test_skips_among_records",),
+    ),
+    Slip(
+        "filters.lanes_that_are_not_there",
+        "dispatch/native/xla/handlers.h",
+        "if (has(kRecordHasMask)) {",
+        "if (false) {",
+        "An effect that no lane has counts.",
+        (f"{EVERY}::test_step_that_no_lane_has_does_not_count[True]",),
+    ),
+    Slip(
+        "filters.begins_again",
+        "lowering/sites.py",
+        "        native.filter_of(site.id, line.native)  # also where the site is known: native code forgets it first\n",
+        "",
+        "A line that is compiled has a filter that shows all.",
+        (f"{EVERY}::test_calls_of_a_function",),
+    ),
+)
