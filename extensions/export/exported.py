@@ -78,7 +78,10 @@ class Exported:
         self._threaded = threaded
         self._effects = effects
         self._sites = tuple(sites)
-        self._claims = [*map(runtime.sites.register, sites)]
+        # What is exported for several devices is of one process, which lowering has added to its sites.
+        several = sites if threaded.nr_devices > 1 else ()
+        lowered = (dataclasses.replace(s.in_shards if s.per_shard else s, processes=(0,)) for s in several)
+        self._claims = [*map(runtime.sites.register, (*sites, *lowered))]
         self._keys = token_keys(effects)
         program = copy.copy(self)  # without `call`: JAX keeps it for as long as that, which must not keep itself
 

@@ -53,10 +53,10 @@ size_t Shard::whole_bytes() const {
 }
 
 WholePayload WholeValues::add(const Token &token, const std::vector<Shard> &shards, uint32_t devices, bool may_wait,
-                              Filter *filter) {
+                              const std::function<bool()> &is_shown) {
   size_t size = 0;
   for (const Shard &shard : shards) size += RoundUp8(shard.whole_bytes());
-  const std::shared_ptr<Whole> whole = find_or_make(token, size, devices, may_wait, filter);
+  const std::shared_ptr<Whole> whole = find_or_make(token, size, devices, may_wait, is_shown);
   std::byte *to = whole->payload.block.get();
   for (const Shard &shard : shards) {
     if (shard.is_copied() && to != nullptr) Copy(shard, to);
@@ -69,7 +69,7 @@ WholePayload WholeValues::add(const Token &token, const std::vector<Shard> &shar
 }
 
 std::shared_ptr<WholeValues::Whole> WholeValues::find_or_make(const Token &token, size_t size, uint32_t devices,
-                                                              bool may_wait, Filter *filter) {
+                                                              bool may_wait, const std::function<bool()> &is_shown) {
   std::unique_lock lock(mutex_);
   const auto find = [&]() -> std::shared_ptr<Whole> {
     const auto program = programs_.find(ProgramOf(token));
@@ -85,7 +85,7 @@ std::shared_ptr<WholeValues::Whole> WholeValues::find_or_make(const Token &token
   }
   if (whole != nullptr) return whole;
   whole = std::make_shared<Whole>();
-  whole->payload.is_skipped = filter != nullptr && !filter->shows(kAllDevices);
+  whole->payload.is_skipped = is_shown && !is_shown();
   if (!whole->payload.is_skipped) {
     whole->payload.block = AllocateBlock(size);
     whole->payload.size = size;

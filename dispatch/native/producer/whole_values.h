@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,7 +15,6 @@
 
 #include "../wire.h"
 #include "bytes.h"
-#include "filter.h"
 
 namespace effects {
 
@@ -50,10 +50,10 @@ public:
 
   // A device's thread: copies what the device has of the record at this place in the order. `devices`: how many copy
   // something. Returns the payload to the last of them, and nothing to the others. Throws std::bad_alloc. The first of
-  // them asks the filter for all whether it is shown; if not, nothing is copied, and the last one gets a payload that
+  // them asks for all whether it is shown; if not, nothing is copied, and the last one gets a payload that
   // `is_skipped`.
   WholePayload add(const Token &token, const std::vector<Shard> &shards, uint32_t devices, bool may_wait,
-                   Filter *filter = nullptr);
+                   const std::function<bool()> &is_shown = {});
 
   // This program has failed: not all of its devices may come.
   void forget(uint32_t thread, uint32_t epoch);
@@ -68,7 +68,8 @@ private:
   };
   using Program = std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<Whole>>; // by what follows in the token
 
-  std::shared_ptr<Whole> find_or_make(const Token &token, size_t size, uint32_t devices, bool may_wait, Filter *filter);
+  std::shared_ptr<Whole> find_or_make(const Token &token, size_t size, uint32_t devices, bool may_wait,
+                                      const std::function<bool()> &is_shown);
   void take_away(const Token &token);
 
   const size_t limit_;

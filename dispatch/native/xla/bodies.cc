@@ -40,7 +40,8 @@ void PublishWhole(const LoadedSite &site, const Token &token, const Span *operan
   }
   if (!copies) return;
   const bool may_wait = publisher().when_full.load(std::memory_order_relaxed) == WhenFull::kWait;
-  WholePayload whole = publisher().whole_values.add(token, shards, devices, may_wait, site.filter.get());
+  WholePayload whole = publisher().whole_values.add(token, shards, devices, may_wait,
+                                                    [&] { return site.decide(kAllDevices, token) == Decision::kShow; });
   if (whole)
     publisher().publish(site.kind, site.site, token, kAllDevices, std::move(whole), site.flags & ~kReplicated);
   else if (whole.is_skipped && site.ordered())

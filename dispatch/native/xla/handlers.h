@@ -53,6 +53,9 @@ struct LoadedSite {
       if (std::all_of(lanes, lanes + operands[0].size, [](uint8_t lane) { return lane == 0; }))
         return Decision::kLeaveOut;
     }
+    return decide(device, token);
+  }
+  Decision decide(int32_t device, const Token &token) const {
     if (filter == nullptr) return Decision::kShow;
     if (ordered() && has(kRecordIsReplicated)) return filter->shows_same(device, token);
     return filter->shows(device) ? Decision::kShow : Decision::kLeaveOut;
