@@ -177,10 +177,10 @@ def test_check_reports_wrong_state() -> None:
         check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, jit=jit))
 
 
-def test_generate_reaches_every_statement_within_300_programs() -> None:
+def test_generate_reaches_every_statement_within_600_programs() -> None:
     """Every kind of statement and effect is generated early, and nothing is generated that is not counted."""
     seen: collections.Counter[str] = collections.Counter()
-    for number in range(300):
+    for number in range(600):
         failure = ("none", "exact", "loose")[number % 3]
         for statement in statements(generate(random.Random(number), 10, failure)):
             seen.update(statement.kinds())

@@ -35,28 +35,12 @@ SLIPS = (
         (f"{NATIVE}::test_off_counts_and_shows_nothing",),
     ),
     Slip(
-        "filters.taken_again",
-        RING,
-        "  range.first.index += static_cast<uint32_t>(taken);\n",
-        "",
-        "A run of effects that are left out is taken from its beginning again.",
-        (f"{SKIPS}::test_run_of_skips_is_taken_in_parts",),
-    ),
-    Slip(
         "filters.lost_run",
         RING,
         "  take_skips();\n  skips_ = token;",
         "  skips_ = token;",
         "What is left of a run is forgotten when the next one begins.",
         (f"{SKIPS}::test_skips_among_records",),
-    ),
-    Slip(
-        "filters.lanes_that_are_not_there",
-        "dispatch/native/xla/handlers.h",
-        "if (has(kRecordHasMask)) {",
-        "if (false) {",
-        "An effect that no lane has counts.",
-        (f"{EVERY}::test_step_that_no_lane_has_does_not_count[True]",),
     ),
     Slip(
         "filters.begins_again",
