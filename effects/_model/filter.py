@@ -18,7 +18,7 @@ MSG_LEVEL = (
 )
 MSG_COUNT = (
     "`{call}` at {where} was given {name}={value}. {rule}, and is known while tracing, since the host counts. Pass, "
-    "say, `{name}={example}`; for what the program computes there is `when=`."
+    "say, `{name}={example}`; for what the program computes there is `when=`, and a field needs another name."
 )
 MSG_LOGGER = (
     "`{call}` at {where} was given logger={value}. A logger is named by a string that is not empty, as for "

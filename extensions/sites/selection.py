@@ -201,12 +201,12 @@ def sites(pattern: str | None = None, *, effect: Any = None, function: str | Non
         >>> import effects as fx, jax
         >>> @fx.jit
         ... def f(n):
-        ...     jax.lax.fori_loop(0, n, lambda i, _: fx.print("step {}", i, every=2), None)
+        ...     jax.lax.fori_loop(0, n, lambda i, _: fx.print("turn {} of some", i, every=2), None)
         >>> f(4)
         >>> fx.effects_barrier()
-        step 0
-        step 2
-        >>> [(site.count, site.shown) for site in fx.sites(effect="print") if site.title == "step {}"]
+        turn 0 of some
+        turn 2 of some
+        >>> [(site.count, site.shown) for site in fx.sites(effect="print") if site.title == "turn {} of some"]
         [(4, 2)]
     """
     chosen = None if pattern is None else Pattern.read(pattern, "`fx.sites`")

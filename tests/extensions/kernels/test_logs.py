@@ -45,7 +45,7 @@ def logged(f, *args):
 
 def k_straight(x_ref, o_ref):
     fx.print("{} of {grid}: {}", pl.program_id(0), x_ref[...])
-    fx.log("point", first=x_ref[0], kind="static")
+    fx.log("point", begin=x_ref[0], kind="static")
     o_ref[...] = x_ref[...] * 2
 
 
