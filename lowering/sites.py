@@ -132,26 +132,30 @@ class KnownSites:
             return claim
 
     def _add(self, site: Site) -> Site:
-        known = self._sites.setdefault(site.id, site)
         line = self.filter_of(site)
         native.filter_of(site.id, line.native)  # also where the site is known: native code forgets it first
-        if known is site:
-            line.num_sites = (line.num_sites or 0) + 1
-        if known is site and isinstance(site.content, Composite):
+        if (known := self._sites.get(site.id)) is not None:
+            return known
+        self._sites[site.id] = site
+        line.num_sites = (line.num_sites or 0) + 1
+        if isinstance(site.content, Composite):
             self._inner[site.id] = [*map(self.register, site.content.sites)]
-        return known
+        return site
 
     def filter_of(self, site: Site) -> LineFilter:
         """The filter of a site's line. What the line has counted goes on, also where its program is new."""
         line = Line.of(site)
-        if (known := self.filters.get(line)) is None:
-            with self._lock:
+        if (known := self.filters.get(line)) is not None:
+            return known
+        with self._lock:
+            if line not in self.filters:
                 self._forget_lines()
-                known = self.filters[line] = LineFilter(site)
-                known.follow_levels()  # the level may have been set since
+                known = LineFilter(site)
                 for listener in self.when_line_is_new:
                     listener(line, known)
-        return known
+                self.filters[line] = known
+                known.follow_levels()  # the level may have been set since
+            return self.filters[line]
 
     def _forget_lines(self) -> None:
         """Those that only count, of no program: texts that a program makes anew are lines without number."""
