@@ -1,6 +1,15 @@
 #include "producer_ring.h"
 
 namespace effects {
+namespace {
+
+// Whether an effect is the next one of a run.
+bool Continues(const DropRange &range, const Token &token, int32_t device) {
+  return range.first.stream == token.stream && range.first.epoch == token.epoch && range.first.phase == token.phase &&
+         range.device == device && range.first.index + static_cast<uint32_t>(range.count) == token.index;
+}
+
+} // namespace
 
 void ProducerRing::keep(std::vector<std::byte> record) {
   side_.kept.push_back(std::move(record));
@@ -14,6 +23,12 @@ void ProducerRing::note_drop(const RecordHeader &header) {
     ++side_.drops.back().count;
   else
     side_.drops.push_back({header.token, 1, header.device});
+}
+
+void ProducerRing::skip(const Token &token, int32_t device) {
+  const uint64_t count = skipped_.load(std::memory_order_relaxed);
+  if (count == 0 || !Continues({skips_, count, skipping_device_}, token, device)) return begin_skips(token, device);
+  skipped_.store(count + 1, std::memory_order_release); // pairs with has_side() and take_skips()
 }
 
 void ProducerRing::begin_skips(const Token &token, int32_t device) {

@@ -77,11 +77,7 @@ public:
   }
 
   // Producer: leaves out the effect with this token. A run of them is one range, which grows without the lock.
-  void skip(const Token &token, int32_t device) {
-    const uint64_t count = skipped_.load(std::memory_order_relaxed);
-    if (count == 0 || !Continues({skips_, count, skipping_device_}, token, device)) return begin_skips(token, device);
-    skipped_.store(count + 1, std::memory_order_release); // pairs with has_side() and take_side()
-  }
+  void skip(const Token &token, int32_t device);
 
   // Producer: waits until `ready()`, or the consumer has made room, or a while has passed, since no notification tells
   // that the drain has stopped, nor of what other rings' large records take.
@@ -91,10 +87,6 @@ public:
   void notify_room();
 
 private:
-  static bool Continues(const DropRange &range, const Token &token, int32_t device) {
-    return range.first.stream == token.stream && range.first.epoch == token.epoch && range.first.phase == token.phase &&
-           range.device == device && range.first.index + static_cast<uint32_t>(range.count) == token.index;
-  }
   void begin_skips(const Token &token, int32_t device);
   void take_skips();
 

@@ -309,14 +309,16 @@ def test_many_lanes_begin_while_they_are_done():
 
 def test_what_a_failed_program_has_started_is_not_kept():
     """No done asks for what the function has returned, which is dropped."""
-    dropped = threading.Event()
+    begun, dropped = threading.Event(), threading.Event()
 
     def start(x):
+        begun.set()  # it would not be called any more if the program had failed before
         returned = np.array(x)
         weakref.finalize(returned, dropped.set)
         return returned
 
     def fail(x):
+        assert begun.wait(60)
         raise ValueError("as asked")
 
     @fx.jit

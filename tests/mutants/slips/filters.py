@@ -3,7 +3,6 @@
 from tests.mutants.slip import Slip
 
 FILTER = "dispatch/native/producer/filter.cc"
-HEADER = "dispatch/native/producer/filter.h"
 RING = "dispatch/native/producer/producer_ring.cc"
 NATIVE = "tests/native/filter_test.cc"
 SKIPS = "tests/native/skips_test.cc"
@@ -25,14 +24,6 @@ SLIPS = (
         "number >= first",
         "`first` counts what has come, and not what was shown.",
         (f"{NATIVE}::test_first_counts_what_was_shown",),
-    ),
-    Slip(
-        "filters.off_does_not_count",
-        HEADER,
-        "const uint64_t number = mine.come.fetch_add(1, std::memory_order_relaxed);",
-        "const uint64_t number = is_on() ? mine.come.fetch_add(1, std::memory_order_relaxed) : 0;",
-        "What comes while the line is off is not counted.",
-        (f"{NATIVE}::test_off_counts_and_shows_nothing",),
     ),
     Slip(
         "filters.lost_run",

@@ -4,7 +4,6 @@ from tests.mutants.slip import Slip
 
 PUBLISHER = "dispatch/native/producer/publisher.cc"
 RING = "dispatch/native/producer/producer_ring.cc"
-RING_HEADER = "dispatch/native/producer/producer_ring.h"
 FULL = "tests/native/full_ring_test.cc"
 PUBLISHING = "tests/native/publishing_test.cc"
 MARKERS = f"{FULL}::test_region_markers_outlive_a_full_ring"
@@ -20,7 +19,7 @@ SLIPS = (
     ),
     Slip(
         "rings.two_devices",
-        RING_HEADER,
+        RING,
         "range.device == device && range.first.index",
         "range.first.index",
         "Drops of two devices whose numbers follow each other are taken for drops of one.",
@@ -28,7 +27,7 @@ SLIPS = (
     ),
     Slip(
         "rings.two_phases",
-        RING_HEADER,
+        RING,
         "range.first.epoch == token.epoch && range.first.phase == token.phase &&",
         "range.first.epoch == token.epoch &&",
         "Drops in a region and behind it whose numbers follow each other are taken for drops of one.",
@@ -36,7 +35,7 @@ SLIPS = (
     ),
     Slip(
         "rings.two_programs",
-        RING_HEADER,
+        RING,
         "range.first.epoch == token.epoch && range.first.phase == token.phase &&",
         "range.first.phase == token.phase &&",
         "Drops of two programs whose numbers follow each other are taken for drops of one.",
