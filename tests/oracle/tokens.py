@@ -114,18 +114,18 @@ class Notes:
 def _skips(program: Program) -> bool:
     """Whether there may be effects that count although they are not shown, or no lane has them: lanes that take
     branches of their own. What an asynchronous operation has come to so far is asked for without a line."""
-    if any(
-        isinstance(s, Filtered)
-        or (isinstance(s, Log) and s.level == "DEBUG")
-        or (isinstance(s, InFlight) and s.updates % 2)
-        for s in statements(program)
-    ):
+    if leaves_out(program) or any(isinstance(s, InFlight) and s.updates % 2 for s in statements(program)):
         return True
     has_lanes = any(isinstance(s, Vmap | Derivative) for s in statements(program))
     return has_lanes and any(
         isinstance(s, Cond | Switch | While | Check) or (isinstance(s, Fori) and not isinstance(s.trips, int))
         for s in statements(program)
     )
+
+
+def leaves_out(tree: object) -> bool:
+    """Whether there are effects with filters, or of a level that is not shown."""
+    return any(isinstance(s, Filtered) or (isinstance(s, Log) and s.level == "DEBUG") for s in statements(tree))
 
 
 def compare_places(expected: Outcome, seen: Outcome, is_unordered: Callable[[str], bool]) -> list[str]:
