@@ -247,7 +247,7 @@ def publish(
 
 
 _OF_NO_LANE = native.Filter()
-"""Of effects that no lane has, which do not count."""
+"""Leaves out effects that no lane has, so that the line's own filter does not count them."""
 _OF_NO_LANE.on = False
 
 

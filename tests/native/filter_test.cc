@@ -209,7 +209,7 @@ TEST(test_devices_decide_once_from_several_threads) {
   CheckCounts(filter, decided, shown);
 }
 
-// The host changes a filter while devices come by, and nobody's count is lost.
+// The host changes a filter while devices come by, and no count is lost.
 TEST(test_switches_while_devices_come_by) {
   constexpr uint64_t kSteps = 20000;
   constexpr int32_t kDevices = 10; // more than have a counter at hand

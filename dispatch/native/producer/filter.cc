@@ -12,7 +12,10 @@ Filter::Counter &Filter::counter_of_many(bool is_same, uint32_t place) {
 }
 
 bool Filter::is_within_limits(Counter &counter, uint64_t number) {
-  if (number - counter.skipped.load(std::memory_order_relaxed) >= first.load(std::memory_order_relaxed)) return false;
+  // Two programs may run on one device: the other's thread may have left out effects of higher numbers meanwhile.
+  const uint64_t skipped = counter.skipped.load(std::memory_order_relaxed);
+  const uint64_t shown = number - std::min(number, skipped);
+  if (shown >= first.load(std::memory_order_relaxed)) return false;
   const double least = min_seconds.load(std::memory_order_relaxed);
   if (least == 0) return true;
   const double now = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

@@ -209,7 +209,7 @@ def test_indices_of_effects_behind_those_left_out(lines):
 
 
 def test_callback_with_results_behind_effects_that_are_left_out():
-    """What waits for an answer comes behind effects that nobody sees, at once."""
+    """A callback with a result runs at once behind effects that are left out."""
     title = new_title()
 
     def body(i, c):
