@@ -176,6 +176,7 @@ class Drain:
                 if self.runs.pop(key, None) is not None:
                     native.resume(run)
         self.stop(patience)
+        self.supervisor.stop()
         native.fail_replies(MSG_PROCESS_ENDS)
         self.ended = True
         return discarded

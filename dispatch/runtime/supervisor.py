@@ -150,11 +150,14 @@ class Supervisor:
         self._computed: dict[int, float] = {}  # what the process (0) and the drain's threads had computed by then
         self._clocks: dict[int, int] = {}  # by the identities of these
         self._is_said = False
+        self._is_on_cpu = self._is_alone = False
         config.listen(lambda _: self._wake.set())
         config.listen(_answer_signals_with(lambda: self.waits(NOTHING_WAITS)))
 
     def start(self) -> None:
         """Called once the drain runs."""
+        # Asked here alone: at the end of the process JAX has taken its backends down, and would make another.
+        self._is_on_cpu, self._is_alone = jax.default_backend() == "cpu", jax.process_count() == 1
         threading.Thread(target=self._run, name="effects-supervisor", daemon=True).start()
 
     def stop(self) -> None:
@@ -162,10 +165,12 @@ class Supervisor:
         self._wake.set()
 
     def _run(self) -> None:
-        while not self._has_stopped:
+        while True:
             pause = min(config.stall_seconds / 4, 2.5)
             self._wake.wait(pause)
             self._wake.clear()
+            if self._has_stopped:
+                return
             try:
                 self._look(pause)
             except Exception as error:  # whatever the user's objects do when they are looked at
@@ -214,7 +219,7 @@ class Supervisor:
         plain = native.plain_has_ended(native.plain_opened())
         if plain and not running and not any(stream.calls for stream in self._streams.all()):
             return None
-        if jax.default_backend() != "cpu" and not any(function[_REPLY] for function in running.values()):
+        if not self._is_on_cpu and not any(function[_REPLY] for function in running.values()):
             return None  # what a GPU computes takes no time of the processor's
         # No functions themselves, which go with their programs.
         since = {thread: function[_SINCE] for thread, function in running.items()}
@@ -278,7 +283,7 @@ class Supervisor:
             return REMEDY_FAILED
         if self._drain.running or self._drain.beside.unended():
             fail = config.stall_fail_seconds
-            return REMEDY_FUNCTION.format(fail=fail) if jax.default_backend() == "cpu" else REMEDY_GPU
+            return REMEDY_FUNCTION.format(fail=fail) if self._is_on_cpu else REMEDY_GPU
         return REMEDY_HANDLER if self._showing({}, frames()) else REMEDY_PROGRAM
 
     def _showing(self, functions: dict[int, Running], stacks: dict[int, FrameType]) -> list[int]:
@@ -292,7 +297,7 @@ class Supervisor:
         """The youngest function whose program waits for it, and its thread, if all that run wait for JAX: those that
         take long by themselves, and those that wait for them, are let be. GPUs and other processes may compute what is
         waited for, which does not show here."""
-        if jax.default_backend() != "cpu" or jax.process_count() > 1:
+        if not (self._is_on_cpu and self._is_alone):
             return None
         functions, stacks = self._drain.running_functions(), frames()
         if self._showing(functions, stacks):

@@ -10,15 +10,16 @@ import weakref
 
 import effects as fx
 from effects import dispatch
+from tests.helpers import run_python
 from tests.internals import Failures, KnownSites, Streams, native, runtime
 
 
 def test_one_object_has_the_state():
-    """No module of `dispatch` has an object of its classes but `runtime`."""
+    """No module of `dispatch` has an object of its classes that has state, but `runtime`."""
     found = set()
     for info in pkgutil.walk_packages(dispatch.__path__, "effects.dispatch."):
         for name, value in vars(importlib.import_module(info.name)).items():
-            if type(value).__module__.startswith("effects.dispatch."):
+            if type(value).__module__.startswith("effects.dispatch.") and getattr(value, "__dict__", True):
                 found.add((name, type(value).__name__))
     assert found == {("runtime", "Runtime")}
 
@@ -99,3 +100,9 @@ def test_epochs_end_in_their_order_while_a_drain_thread_is_late(monkeypatch):
     left = [*calls]
     over.set()
     assert not left
+
+
+def test_first_effect_of_a_process_may_be_outside_of_any_program():
+    """Nothing has started the drain before it."""
+    done = run_python("import effects as fx\nfx.print('first')\nfx.effects_barrier()\nprint('shown')", timeout=60)
+    assert done.stdout == "first\nshown\n", done.stderr

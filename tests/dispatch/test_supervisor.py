@@ -15,6 +15,7 @@ import pytest
 import effects as fx
 from tests.forks import run_forked
 from tests.helpers import meet_barrier, run_python
+from tests.internals import runtime
 from tests.storm.__main__ import main
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
@@ -193,3 +194,25 @@ def test_dump_signal_takes_signals_that_mean_nothing_else(value):
     with pytest.raises(ValueError, match="`fx.config.dump_signal` was given .* the name of a signal"):
         fx.config.dump_signal = value
     assert os.environ.get("EFFECTS_DUMP_SIGNAL") is None and fx.config.dump_signal is None
+
+
+def test_no_backend_is_asked_for_while_the_process_ends(monkeypatch):
+    """JAX takes its backends down before the threads end. To ask for one then makes another, which ends the process."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def waits(x):
+        begun.set()
+        may_end.wait()
+
+    fx.jit(lambda x: fx.callback(waits, None, x))(1.0)
+    assert begun.wait(60)
+    with monkeypatch.context() as no_backend:
+        no_backend.setattr(jax._src.xla_bridge, "get_backend", lambda *_: pytest.fail("a backend is asked for"))
+        supervisor = runtime.drain.supervisor
+        try:
+            assert supervisor._what_moves() is not None
+            assert "waits` at " in supervisor.waits()
+            assert supervisor._find_circle() is None
+        finally:
+            may_end.set()
+    meet_barrier()
