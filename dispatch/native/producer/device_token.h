@@ -71,8 +71,11 @@ inline DeviceToken LoadToken(const Span &span) { return LoadToken(span.data, spa
 
 // Into a buffer of the size that it was read from.
 inline void StoreToken(const DeviceToken &token, void *data) {
-  const Token placed{token.placed_stream, token.placed_epoch, token.token.phase, token.token.index};
-  std::memcpy(data, &placed, kTokenSize);
+  // Two numbers each: fields that have just been written singly can't be loaded at once before they are in the cache.
+  const auto both = [](uint32_t low, uint32_t high) { return uint64_t{high} << 32 | low; };
+  const uint64_t placed[] = {both(token.placed_stream, token.placed_epoch), both(token.token.phase, token.token.index)};
+  static_assert(sizeof placed == kTokenSize);
+  std::memcpy(data, placed, kTokenSize);
   if (token.has_group) std::memcpy(static_cast<std::byte *>(data) + kTokenSize, &token.replicas, sizeof token.replicas);
 }
 
