@@ -54,6 +54,7 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects import handlers as handlers
     from effects import kernels as kernels
     from effects import native as native
+    from effects import runs as runs
     from effects import testing as testing
     from effects._version import __version__ as __version__
     from effects.asynchronous import Future as Future
@@ -81,6 +82,7 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.extensions.progress.loops import fori_loop_with_progress as fori_loop_with_progress
     from effects.extensions.progress.loops import scan_with_progress as scan_with_progress
     from effects.extensions.progress.loops import while_loop_with_progress as while_loop_with_progress
+    from effects.extensions.runs.recording import record as record
     from effects.extensions.sites.selection import sites as sites
     from effects.handlers import ConsoleHandler as ConsoleHandler
     from effects.handlers import CsvHandler as CsvHandler
@@ -127,7 +129,9 @@ _HOMES = {
     "effects.extensions.export.exported": ("Exported", "deserialize"),
     "effects.extensions.progress.api": ("Progress", "progress"),
     "effects.extensions.progress.loops": ("fori_loop_with_progress", "scan_with_progress", "while_loop_with_progress"),
+    "effects.extensions.runs.recording": ("record",),
     "effects.extensions.sites.selection": ("sites",),
+    "effects.runs": ("runs",),
     "effects._version": ("__version__",),
     "effects.extensions.inspecting.compare": ("Comparison",),
     "effects.dispatch.calling.library_jits": ("filter_jit", "nnx_jit"),
@@ -173,8 +177,10 @@ __all__ = [
     "print",
     "print_grad",
     "progress",
+    "record",
     "register_callback",
     "remove_handler",
+    "runs",
     "scan_with_progress",
     "sites",
     "stats",

@@ -106,6 +106,7 @@ class KnownSites:
         self.filters: dict[Line, LineFilter] = {}
         self._room = _FEW
         self.when_line_is_new: list[Callable[[Line, LineFilter], None]] = []
+        self.when_site_is_new: list[Callable[[Site], None]] = []
         when_levels_change(self._follow_levels)
 
     def __len__(self) -> int:
@@ -114,6 +115,15 @@ class KnownSites:
     def listen(self, listener: Callable[[], None]) -> None:
         """Calls `listener()` before any site is registered from now on, and so before its program can be called."""
         self._listeners.append(listener)
+
+    def announce(self, site: Site) -> None:
+        """Records of the site may come, also if it is of no program."""
+        for listener in list(self.when_site_is_new):
+            listener(site)
+
+    def all(self) -> list[Site]:
+        """Those that there are now."""
+        return list(self._sites.values())
 
     def register(self, site: Site) -> object:
         """Makes a site known. A program keeps what is returned for as long as it may bring the site's records."""
@@ -136,6 +146,7 @@ class KnownSites:
         native.filter_of(site.id, line.native)  # also where the site is known: native code forgets it first
         if (known := self._sites.get(site.id)) is not None:
             return known
+        self.announce(site)
         self._sites[site.id] = site
         line.num_sites = (line.num_sites or 0) + 1
         if isinstance(site.content, Composite):

@@ -43,6 +43,7 @@ def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[l
     runtime.waiting.for_plain_programs()
     runtime.waiting.drain_former_order()
     runtime.start()
+    runtime.sites.announce(site)
     if site.results is not None and runtime.streams.current().dispatching:
         # While a function is traced its program's epoch is open, and comes first: its trace would wait for itself.
         with runtime.streams.nested_here() as stream:

@@ -9,7 +9,7 @@ namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before, or the wire has other names.
 // effects/_model/native.py says which one Python expects.
-inline constexpr int kInterface = 35;
+inline constexpr int kInterface = 36;
 
 // Tokens
 
@@ -72,6 +72,16 @@ enum class Kind : uint16_t {
   kEnter = 4, // a device begins to count for itself: the index is that of the next effect around the region
   kLeave = 5, // and ends it: the index after its last effect
   kSkip = 6,  // a device has no effects of its own from this index on, as many as `site` says
+  // What the host does, for a tap alone (producer/publisher.h): a program is called and its call returns, it has failed,
+  // a function of the user's begins and ends, and a thread waits in a barrier. The payload is text; of a function, the
+  // number of the thread whose programs are those that it calls.
+  kDispatched = 16,
+  kReturned = 17,
+  kFailed = 18,
+  kBegun = 19,
+  kDone = 20,
+  kBarrier = 21,
+  kBarrierDone = 22,
 };
 
 inline bool IsMarker(Kind kind) { return kind >= Kind::kClose; }

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from effects import _errors as errors
 from effects._jax import for_users, is_being_traced, patches
 from effects._model.registry import effect_names
-from effects._model.wire import PLAIN_THREAD
+from effects._model.wire import PLAIN_THREAD, Kind, stream_of
 from effects.dispatch.runtime.background import finish_interrupted, uninterrupted
 from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.native_module import native
@@ -80,9 +80,12 @@ def effects_barrier(
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else monotonic() + timeout
     meeting = _next_meeting() if scope == "global" else None
     streams = runtime.streams
+    here = stream_of(streams.current().thread), 0, 0, 0
+    native.note(Kind.BARRIER, here)
     outstanding = runtime.waiting.wait(
         streams.all() if all_threads else [*streams.own(), *streams.ended()], names, deadline
     )
+    native.note(Kind.BARRIER_DONE, here)
     if outstanding:
         if meeting is not None:
             meeting.give_up()

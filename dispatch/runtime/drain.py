@@ -20,7 +20,7 @@ from effects._model.callback import HostCall
 from effects._model.content import Composite
 from effects._model.record import Records
 from effects._model.site import Site
-from effects._model.wire import PHASE, PLAIN_THREAD, Item, ItemKind, RecordsBetween, in_region, read_header
+from effects._model.wire import PHASE, PLAIN_THREAD, Item, ItemKind, Kind, RecordsBetween, in_region, read_header
 from effects.dispatch.runtime.background import in_main_thread, uninterrupted
 from effects.dispatch.runtime.beside import Beside
 from effects.dispatch.runtime.failures import Failures, LeftOut, ProgramKey
@@ -86,6 +86,7 @@ class Drain:
         )
         self._direct = native.DirectCalls(host, _PATIENCE)
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
+        self.is_recorded = False  # whether a run file notes when functions begin and end
         self.discarded_at_exit: LeftOut | None = None  # once the end of the process leaves effects out: which
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
@@ -391,8 +392,12 @@ class Drain:
                 continue
             if failures.unended:
                 failures.count_after_end(key, 1)
+            if self.is_recorded:
+                native.note(Kind.BEGUN, token, site_id, device)
             self.running[me] = site, key, token, reply, monotonic()
             result = replay.function(site, token, device, payload, time, reply != 0)
+            if self.is_recorded:
+                native.note(Kind.DONE, token, site_id, device)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
             if reply:
                 answer = reply, result, several and in_region(token[PHASE])

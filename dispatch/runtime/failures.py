@@ -34,9 +34,11 @@ from effects._model.wire import (
     CallbackRecord,
     Item,
     ItemKind,
+    Kind,
     RecordsBetween,
     in_region,
     read_header,
+    stream_of,
 )
 from effects.dispatch.runtime.background import in_main_thread, uninterrupted
 from effects.dispatch.runtime.parts import parts_of
@@ -329,6 +331,11 @@ class HostRunFailed(Exception):
     what the function raised."""
 
 
+def _note(key: ProgramKey, failure: BaseException) -> None:
+    """For a run file."""
+    native.note(Kind.FAILED, (stream_of(key[0]), key[1], 0, 0), text=errors.reason(failure))
+
+
 class Failures:
     """Each is handed out once. Written by drain threads, taken by those that wait for programs."""
 
@@ -367,6 +374,7 @@ class Failures:
             logged: Whether JAX has logged the failure.
         """
         self.frames.setdefault(threading.get_ident(), []).extend(clear_frames(failure))
+        _note(key, failure)
         with self._lock:
             program, line = self._of(key), line_of(failure)
             program.logged |= logged
@@ -439,6 +447,7 @@ class Failures:
         """Keeps the failure that ends the program, of an effect with this token. `elsewhere`: another device is the
         cause, whose own failure comes in its place in the order, or never if it is one of another process. The
         program's effects go on until then."""
+        _note(key, failure)
         with self._lock:
             program = self._of(key)
             if program.awaited is not None and (elsewhere or not program.elsewhere):  # another device was first

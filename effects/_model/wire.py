@@ -113,12 +113,17 @@ def read_header(data: Any, at: int = 0) -> Header:
     return Header._make(_HEADER.unpack_from(data, at))
 
 
-_ORDERED = _numbers["ordered_record"]
+class Kind(enum.IntEnum):
+    """What a header is of: a record; a device's end of a program; what the host does, which goes to a tap alone."""
+
+    ORDERED, UNORDERED, CLOSE, DISPATCHED, RETURNED, FAILED, BEGUN, DONE, BARRIER, BARRIER_DONE = layout[
+        "kinds"
+    ].values()
 
 
 def write_header(site: int, token: tuple[int, ...], device: int, payload_size: int, time: float) -> bytes:
     """The header of a record that Python has made, by itself in its place."""
-    return _HEADER.pack(HEADER.itemsize + payload_size, _ORDERED, 0, site, *token, device, 0, payload_size, time)
+    return _HEADER.pack(HEADER.itemsize + payload_size, Kind.ORDERED, 0, site, *token, device, 0, payload_size, time)
 
 
 def header_offset(field: str) -> int:

@@ -85,6 +85,7 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
   header.reply = reply;
   header.payload_size = payload;
   if (time_users.load(std::memory_order_relaxed) != 0) header.time = UnixTime();
+  if (Tap *const tapped = tap.load(std::memory_order_acquire)) tapped->take(header, spans, count);
 
   const bool large = sizeof header + payload > mine.ring.capacity() / 4;
   header.flags = static_cast<uint16_t>(flags | (large ? kLarge : 0));
@@ -127,6 +128,19 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
 }
 
 void Publisher::skip(const Token &token, int32_t device) { this_thread_ring().skip(token, device); }
+
+void Publisher::note(Kind kind, const Token &token, std::string_view text, uint64_t site, int32_t device) {
+  Tap *const tapped = tap.load(std::memory_order_acquire);
+  if (tapped == nullptr) return;
+  RecordHeader header{};
+  header.kind = kind;
+  header.site = site;
+  header.token = token;
+  header.device = device;
+  header.payload_size = RoundUp8(text.size());
+  const Span span{text.data(), text.size()};
+  tapped->take(header, &span, 1);
+}
 
 Block Publisher::take_large(const RecordHeader &header, const std::byte *payload) {
   std::byte *block;

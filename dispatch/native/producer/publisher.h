@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "../drain/wake_up.h"
@@ -35,6 +36,16 @@ struct Stats {
 // The time in seconds since 1970, as Python's `time.time()` has it.
 double UnixTime();
 
+// Gets all that is published, before it can be lost, and what the host notes besides. It is never destroyed.
+class Tap {
+public:
+  // Any thread. The size in the header is of no use here.
+  virtual void take(const RecordHeader &header, const Span *spans, size_t count) noexcept = 0;
+
+protected:
+  ~Tap() = default;
+};
+
 class Publisher {
 public:
   explicit Publisher(WakeUp &wake_up);
@@ -46,6 +57,8 @@ public:
 
   // How many need the time at which records are published.
   std::atomic<uint32_t> time_users{0};
+
+  std::atomic<Tap *> tap{nullptr};
 
   Stats stats;
   ClosedPrograms closed;
@@ -69,6 +82,9 @@ public:
 
   // Any thread: leaves out the ordered effect with this token, behind which the order goes on.
   void skip(const Token &token, int32_t device);
+
+  // Any thread: what the host does, for the tap alone.
+  void note(Kind kind, const Token &token, std::string_view text = {}, uint64_t site = 0, int32_t device = kAllDevices);
 
   // All that has been published.
   Published count_published();

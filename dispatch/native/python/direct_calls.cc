@@ -70,6 +70,7 @@ struct DirectCalls::Call {
   nb::object site, direct; // and its `Site.direct_call`
   nb::object in_force;     // when its program was called: a `Call` in Python
   nb::object key, token, device, payload;
+  RecordHeader header;
 };
 
 // What a function returned, as bytes, or why it returned nothing.
@@ -156,7 +157,7 @@ bool DirectCalls::find(const Batch &batch, Call &call) try {
   if (!batch.finished.empty() || !batch.forgotten.empty()) return false;
   const Item &item = batch.items.front();
   if (item.kind != ItemKind::kRecords || item.count != 1 || item.reply == 0 || item.info.failed) return false;
-  RecordHeader header;
+  RecordHeader &header = call.header;
   std::memcpy(&header, item.data.data(), sizeof header);
   if (IsOfSeveral(header) || !is_clear()) return false;
   const nb::object stream = CallOne(stream_of_, nb::int_(item.info.thread));
@@ -186,6 +187,8 @@ bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle wait_for_nes
   const nb::object under_way = nb::steal(PyLong_FromVoidPtr(asked.ptr()));
   Set(runs_, under_way, nb::make_tuple(call.run, asked));
   Result result;
+  const auto note = [&](Kind kind) { NoteFunction(kind, call.header.token, call.header.site, call.header.device); };
+  note(Kind::kBegun);
   try {
     if (wake_up().offer() == 0) start_thread_();
     const nb::object since = nb::float_(Monotonic());
@@ -194,6 +197,7 @@ bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle wait_for_nes
   } catch (nb::python_error &error) {
     result.fail(fail(call, error, wait_for_nested));
   }
+  note(Kind::kDone);
   Pop(running_, me); // it is gone if the function waited after the threads had ended
   if (PyDict_Size(frames_.ptr()) != 0) clear_frames_();
   const bool suspended = Pop(runs_, under_way);

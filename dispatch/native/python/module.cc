@@ -208,6 +208,16 @@ NB_MODULE(_native, m) {
       },
       nb::arg("site"), nb::arg("ordered"), nb::arg("token"), nb::arg("device"), nb::arg("operands"),
       nb::arg("callback") = false, nb::arg("reply") = 0, nb::arg("filter") = nb::none());
+  // What the host does, for a tap.
+  m.def(
+      "note",
+      [](int kind, nb::tuple token, uint64_t site, int32_t device, const std::string &text) {
+        if (site != 0)
+          NoteFunction(static_cast<Kind>(kind), ToToken(token), site, device);
+        else
+          publisher().note(static_cast<Kind>(kind), ToToken(token), text);
+      },
+      nb::arg("kind"), nb::arg("token"), nb::arg("site") = 0, nb::arg("device") = kAllDevices, nb::arg("text") = "");
   m.def("close", [](nb::list tokens, int32_t device) {
     std::vector<Token> last;
     for (nb::handle token : tokens) last.push_back(ToToken(token));

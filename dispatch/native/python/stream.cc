@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,11 @@ PyObject *&Stream::take_stack() {
   return take;
 }
 
+void NoteFunction(Kind kind, const Token &token, uint64_t site, int32_t device) {
+  const std::string thread = Stream::here() == nullptr ? "" : std::to_string(Stream::here()->thread);
+  publisher().note(kind, token, thread, site, device);
+}
+
 uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
   PyObject *const output = PyDict_GetItemWithError(sys_.ptr(), stdout_.ptr());
   const nb::object stdout_now = output != nullptr ? nb::borrow(output) : nb::object(nb::none());
@@ -67,6 +73,7 @@ uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
   // Where writing may wait it is a function of the user's, and Python replays the records as it calls functions.
   const bool by_python = may_wait_ || options_ == nullptr;
   const uint32_t number = drain().open(thread, by_python ? 0 : reinterpret_cast<uintptr_t>(call.ptr()), options_);
+  publisher().note(Kind::kDispatched, {StreamOf(thread, 0), number, 0, 0}, nb::inst_ptr<Caller>(caller)->name);
   const nb::int_ key(number);
   dispatching.append(key);
   calls[key] = call;
@@ -123,6 +130,7 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
     drain().fail(thread, number);
     if (pool != nullptr) pool->give(std::move(placed));
   }
+  publisher().note(Kind::kReturned, {StreamOf(thread, 0), number, 0, 0});
   const Py_ssize_t last = NB_LIST_GET_SIZE(dispatching.ptr()) - 1;
   if (PySequence_DelItem(dispatching.ptr(), last) != 0) throw nb::python_error();
   return {returned[0], std::move(awaited)};

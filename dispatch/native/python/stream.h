@@ -120,4 +120,7 @@ private:
 // second interrupt leaves nothing open either.
 void AbandonCalls(uint32_t thread, nb::list dispatching, size_t depth);
 
+// Notes that the calling thread, one of the drain's, begins or ends a function.
+void NoteFunction(Kind kind, const Token &token, uint64_t site, int32_t device);
+
 } // namespace effects

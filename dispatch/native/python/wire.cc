@@ -100,12 +100,21 @@ nb::dict Wire() {
                              {"plain_thread", kPlainThread},
                              {"all_devices", kAllDevices},
                              {"first_gpu", kFirstGpu},
-                             {"ordered_record", number(Kind::kOrdered)},
                              {"token_length", Word(kTokenSize)},
                              {"header_size", sizeof(RecordHeader)},
                              {"text_run_size", sizeof(TextRun)},
                              {"devices_shift", kDevicesShift},
                              {"call_shift", kCallShift}});
+  wire["kinds"] = Numbers({{"ordered", number(Kind::kOrdered)},
+                           {"unordered", number(Kind::kUnordered)},
+                           {"close", number(Kind::kClose)},
+                           {"dispatched", number(Kind::kDispatched)},
+                           {"returned", number(Kind::kReturned)},
+                           {"failed", number(Kind::kFailed)},
+                           {"begun", number(Kind::kBegun)},
+                           {"done", number(Kind::kDone)},
+                           {"barrier", number(Kind::kBarrier)},
+                           {"barrier_done", number(Kind::kBarrierDone)}});
   wire["header"] = Header();
   wire["text_run"] = Run();
   wire["record_traits"] = Numbers({{"ordered", kRecordIsOrdered},

@@ -1,0 +1,87 @@
+// Run files, for Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dispatch/native/python/batch.h"
+#include "dispatch/native/python/extension.h"
+#include "reader.h"
+#include "writer.h"
+
+namespace effects {
+
+namespace nb = nanobind;
+
+namespace {
+nb::bytes AsBytes(const std::string &bytes) { return nb::bytes(bytes.data(), bytes.size()); }
+} // namespace
+
+static const Extension runs_extension([](nb::module_ &m) {
+  using runs::Records;
+  using runs::RunFile;
+  const nb::call_guard<nb::gil_scoped_release> without_lock;
+  m.def(
+      "start_recording",
+      [](const std::string &path, uint64_t capacity, bool keeps_newest) {
+        return runs::writer().open(path, capacity, keeps_newest);
+      },
+      without_lock);
+  m.def("stop_recording", [] { runs::writer().close(); }, without_lock);
+  m.def("sync_recording", [] { runs::writer().sync(); }, without_lock);
+  m.def("lost_of_recording", [] { return runs::writer().lost(); }, without_lock);
+  m.def(
+      "describe_site",
+      [](uint64_t site, const std::string &text) { return runs::writer().describe(runs::kSite, site, text); },
+      without_lock);
+  m.def(
+      "describe_process", [](const std::string &text) { return runs::writer().describe(runs::kProcess, 0, text); },
+      without_lock);
+
+  nb::class_<RunFile>(m, "RunFile")
+      .def(nb::init<const std::string &>())
+      .def("scan", &RunFile::scan, without_lock)
+      .def_prop_ro("lost", &RunFile::lost)
+      .def_prop_ro("is_closed", &RunFile::is_closed)
+      .def("described", [](const RunFile &file) {
+        nb::list all;
+        for (const RunFile::Described &each : file.described())
+          all.append(nb::make_tuple(each.kind == runs::kSite, each.site, AsBytes(each.text)));
+        return all;
+      });
+  nb::class_<Records>(m, "RunRecords")
+      .def(nb::init<std::vector<std::shared_ptr<RunFile>>>(), without_lock)
+      .def("select", &Records::select, nb::arg("sites"), nb::arg("devices").none(), nb::arg("files").none(),
+           nb::arg("since"), without_lock)
+      .def("newest", &Records::newest, without_lock)
+      .def("count",
+           [](const Records &records) {
+             nb::list counts;
+             for (const auto &[file, site, count] : records.count()) counts.append(nb::make_tuple(file, site, count));
+             return counts;
+           })
+      .def("__len__", &Records::size)
+      .def("read",
+           [](const Records &records, size_t first, size_t last) {
+             const auto [bytes, files] = records.read(first, last);
+             return nb::make_tuple(AsBytes(bytes), nb::cast(files));
+           })
+      // (file, kind, token, site, device, time, text) of each.
+      .def("events", [](const Records &records) {
+        nb::list events;
+        for (const Records::Event &event : records.events()) {
+          const RecordHeader &header = event.header;
+          events.append(nb::make_tuple(event.file, static_cast<int>(header.kind), ToTuple(header.token), header.site,
+                                       header.device, header.time, AsBytes(event.text)));
+        }
+        return events;
+      });
+});
+
+} // namespace effects

@@ -1,0 +1,271 @@
+#include "reader.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace effects::runs {
+namespace {
+
+bool IsOfRecords(Kind kind) {
+  return (kind >= Kind::kOrdered && kind <= Kind::kSkip) || (kind >= Kind::kDispatched && kind <= Kind::kBarrierDone);
+}
+bool IsRecord(Kind kind) { return kind == Kind::kOrdered || kind == Kind::kUnordered; }
+
+uint64_t ProgramKeyOf(const Token &token) { return uint64_t{ThreadOf(token)} << 32 | token.epoch; }
+
+} // namespace
+
+RunFile::RunFile(const std::string &path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) throw std::runtime_error(std::strerror(errno));
+  struct stat status{};
+  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(file);
+    throw std::invalid_argument("it is no file");
+  }
+  size_ = static_cast<uint64_t>(status.st_size);
+  if (size_ >= kPage) memory_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0);
+  const int error = errno;
+  ::close(file);
+  if (memory_ == MAP_FAILED) throw std::runtime_error(std::strerror(error));
+  const auto refuse = [&](const std::string &why) {
+    if (memory_ != nullptr) ::munmap(memory_, size_);
+    throw std::invalid_argument(why);
+  };
+  if (size_ == 0) refuse("it is empty");
+  if (memory_ == nullptr || std::memcmp(header().magic, kMagic, sizeof kMagic) != 0) refuse("it is no run file");
+  if (header().byte_order == __builtin_bswap32(kByteOrder)) refuse("it is of a machine with another byte order");
+  if (header().version > kVersion)
+    refuse("it is of version " + std::to_string(header().version) + ", and this library reads up to " +
+           std::to_string(kVersion));
+  const uint64_t segment = header().segment, capacity = header().capacity;
+  if (header().checksum != Checksum(header().seed, &header(), offsetof(FileHeader, seed)) || segment == 0 ||
+      segment % 8 != 0 || capacity % segment != 0)
+    refuse("its first page is damaged");
+}
+
+RunFile::~RunFile() { ::munmap(memory_, size_); }
+
+uint64_t RunFile::size_of_entry(uint64_t offset, uint64_t end, uint64_t position) const {
+  if (end - offset < sizeof(EntryHeader)) return 0;
+  const EntryHeader *const entry = at(offset);
+  const uint64_t size = entry->record.size;
+  if (size < sizeof *entry || size % 8 != 0 || size > end - offset) return 0;
+  const uint64_t payload = entry->record.payload_size;
+  if (payload > size || RoundUp8(payload) != size - sizeof *entry) return 0;
+  return entry->checksum == SumOf(entry, header().seed, position, size) ? size : 0;
+}
+
+std::vector<RunFile::Described> RunFile::described() const {
+  std::vector<Described> all;
+  for (uint64_t offset = kPage + header().capacity; offset + sizeof(EntryHeader) <= size_;) {
+    const uint64_t size = size_of_entry(offset, size_, offset);
+    if (size != 0) {
+      const RecordHeader &entry = record(offset);
+      all.push_back({entry.kind, entry.site, {reinterpret_cast<const char *>(payload(offset)), entry.payload_size}});
+    }
+    offset += size != 0 ? size : 8;
+  }
+  return all;
+}
+
+uint64_t RunFile::scan() {
+  entries_.clear();
+  uint64_t gaps = 0;
+  const uint64_t last = std::min(size_, kPage + header().capacity), segment = header().segment;
+  for (uint64_t begin = kPage; begin < last; begin += segment)
+    gaps += scan_segment(begin, std::min(begin + segment, last) / 8 * 8);
+  return gaps;
+}
+
+uint64_t RunFile::scan_segment(uint64_t begin, uint64_t end) {
+  uint64_t gaps = 0, round = 0;
+  bool in_gap = false, is_written = false; // whether anything lies in the gap
+  for (uint64_t offset = begin; offset + sizeof(EntryHeader) <= end;) {
+    const RecordHeader &entry = record(offset);
+    const uint64_t size =
+        IsOfRecords(entry.kind) ? size_of_entry(offset, end, entry.reply * header().segment + (offset - begin)) : 0;
+    if (size == 0) {
+      uint64_t word;
+      std::memcpy(&word, at(offset), sizeof word);
+      is_written = (in_gap && is_written) || word != 0;
+      in_gap = true;
+      offset += 8;
+      continue;
+    }
+    // Ahead of what an earlier round has left there is the rest of an entry that is overwritten.
+    gaps += in_gap && (entries_.empty() || entry.reply >= round);
+    round = entry.reply;
+    in_gap = false;
+    entries_.push_back(offset);
+    offset += size;
+  }
+  return gaps + (in_gap && is_written && round == 0);
+}
+
+Records::Records(std::vector<std::shared_ptr<RunFile>> files) : files_(std::move(files)) {
+  // When programs were dispatched: in the first process that has it, as each has a clock of its own. Of a program whose
+  // dispatch is not there any more, and of what JAX dispatched: when its first record was published.
+  std::unordered_map<uint64_t, double> dispatched, first;
+  for (uint32_t file = 0; file < files_.size(); ++file) {
+    std::unordered_map<uint64_t, double> here;
+    for (const uint64_t entry : files_[file]->entries()) {
+      const RecordHeader &record = files_[file]->record(entry);
+      if (record.kind == Kind::kDispatched) dispatched.emplace(ProgramKeyOf(record.token), record.time);
+      if (!IsRecord(record.kind)) continue;
+      const auto [known, is_new] = here.emplace(ProgramKeyOf(record.token), record.time);
+      if (!is_new) known->second = std::min(known->second, record.time);
+    }
+    first.insert(here.begin(), here.end());
+  }
+  for (uint32_t file = 0; file < files_.size(); ++file)
+    for (const uint64_t entry : files_[file]->entries()) {
+      const RecordHeader &record = files_[file]->record(entry);
+      if (!IsRecord(record.kind)) continue;
+      const Token &token = record.token;
+      const uint64_t program = ProgramKeyOf(token);
+      const auto known = dispatched.find(program);
+      places_.push_back({known != dispatched.end() ? known->second : first.at(program),
+                         uint64_t{ThreadOf(token)} << kDomainBits | DomainOf(token),
+                         uint64_t{token.phase} << 32 | token.index, file, record.device, entry});
+    }
+  std::stable_sort(places_.begin(), places_.end(), [](const Place &a, const Place &b) {
+    return std::tie(a.program, a.domain, a.place, a.file, a.device) <
+           std::tie(b.program, b.domain, b.place, b.file, b.device);
+  });
+  places_.erase(
+      std::unique(places_.begin(), places_.end(), [this](const Place &a, const Place &b) { return is_same(a, b); }),
+      places_.end());
+  put_behind_callers();
+}
+
+void Records::put_behind_callers() {
+  // By the record of a callback: the programs that it has called. One thread of the drain runs one at a time.
+  using Callback = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, int32_t>;
+  const auto key = [](uint32_t file, const RecordHeader &of) {
+    return Callback(file, of.token.stream, of.token.epoch, of.token.phase, of.token.index, of.device);
+  };
+  std::map<std::pair<uint32_t, uint64_t>, Callback> called_by; // by file and program
+  std::map<std::pair<uint32_t, uint32_t>, Callback> running;   // by file and thread
+  for (const Event &event : events()) {
+    const auto nested = std::pair(event.file, ThreadOf(event.header.token));
+    if (event.header.kind == Kind::kBegun && !event.text.empty())
+      running.insert_or_assign({event.file, static_cast<uint32_t>(std::strtoul(event.text.c_str(), nullptr, 10))},
+                               key(event.file, event.header));
+    else if (const auto caller = running.find(nested);
+             event.header.kind == Kind::kDispatched && caller != running.end())
+      called_by.emplace(std::pair(event.file, ProgramKeyOf(event.header.token)), caller->second);
+  }
+  if (called_by.empty()) return;
+  std::vector<Place> outer;
+  std::map<Callback, std::vector<Place>> inner;
+  for (const Place &place : places_) {
+    const auto caller = called_by.find({place.file, ProgramKeyOf(header(place).token)});
+    (caller == called_by.end() ? outer : inner[caller->second]).push_back(place);
+  }
+  places_.clear();
+  // A stack, as what is called may call back.
+  std::vector<Place> left(outer.rbegin(), outer.rend());
+  while (!left.empty()) {
+    const Place place = left.back();
+    left.pop_back();
+    places_.push_back(place);
+    const auto behind = inner.find(key(place.file, header(place)));
+    if (behind == inner.end()) continue;
+    left.insert(left.end(), behind->second.rbegin(), behind->second.rend());
+    inner.erase(behind);
+  }
+  for (const auto &[_, places] : inner) // whose callback is not there any more
+    places_.insert(places_.end(), places.begin(), places.end());
+}
+
+// Whether both are of one value, that all devices have or all processes.
+bool Records::is_same(const Place &a, const Place &b) const {
+  if (a.place != b.place || a.domain != b.domain || a.program != b.program) return false;
+  const RecordHeader &one = header(a), &other = header(b);
+  if (one.site != other.site || one.kind != Kind::kOrdered || InRegion(one.token)) return false;
+  if ((one.flags & other.flags & kReplicated) != 0) return true;
+  return a.file != b.file && one.payload_size == other.payload_size &&
+         std::memcmp(files_[a.file]->payload(a.entry), files_[b.file]->payload(b.entry), one.payload_size) == 0;
+}
+
+Records Records::select(const std::vector<uint64_t> &sites, const std::optional<Devices> &devices,
+                        const std::optional<std::vector<uint32_t>> &files, double since) const {
+  const auto has = [](const auto &some, const auto &one) {
+    return !some || std::find(some->begin(), some->end(), one) != some->end();
+  };
+  Records selected({});
+  selected.files_ = files_;
+  const std::unordered_set<uint64_t> of(sites.begin(), sites.end());
+  for (const Place &place : places_) {
+    const RecordHeader &record = header(place);
+    if ((!of.empty() && of.count(record.site) == 0) || record.time < since) continue;
+    if (has(devices, std::pair(place.file, record.device)) && has(files, place.file)) selected.places_.push_back(place);
+  }
+  return selected;
+}
+
+Records Records::newest() const {
+  std::map<std::tuple<uint32_t, uint32_t, int32_t>, Place> newest;
+  for (const Place &place : places_) {
+    const RecordHeader &record = header(place);
+    const auto [known, is_new] = newest.emplace(std::tuple(place.file, ThreadOf(record.token), record.device), place);
+    if (!is_new && header(known->second).time <= record.time) known->second = place;
+  }
+  Records found({});
+  found.files_ = files_;
+  for (const auto &[_, place] : newest) found.places_.push_back(place);
+  return found;
+}
+
+std::tuple<std::string, std::vector<uint32_t>> Records::read(size_t first, size_t last) const {
+  std::string bytes;
+  std::vector<uint32_t> files;
+  for (size_t i = first; i < std::min(last, places_.size()); ++i) {
+    const RecordHeader &record = header(places_[i]);
+    bytes.append(reinterpret_cast<const char *>(&record), sizeof record);
+    bytes.append(reinterpret_cast<const char *>(files_[places_[i].file]->payload(places_[i].entry)),
+                 record.payload_size);
+    files.push_back(places_[i].file);
+  }
+  return {std::move(bytes), std::move(files)};
+}
+
+std::vector<std::tuple<uint32_t, uint64_t, uint64_t>> Records::count() const {
+  std::map<std::pair<uint32_t, uint64_t>, uint64_t> counts;
+  for (const Place &place : places_) ++counts[{place.file, header(place).site}];
+  std::vector<std::tuple<uint32_t, uint64_t, uint64_t>> all;
+  for (const auto &[of, count] : counts) all.emplace_back(of.first, of.second, count);
+  return all;
+}
+
+std::vector<Records::Event> Records::events() const {
+  std::vector<Event> events;
+  for (uint32_t file = 0; file < files_.size(); ++file)
+    for (const uint64_t entry : files_[file]->entries()) {
+      const RecordHeader &record = files_[file]->record(entry);
+      if (IsRecord(record.kind)) continue;
+      const auto *text = reinterpret_cast<const char *>(files_[file]->payload(entry));
+      const bool is_text = record.kind >= Kind::kDispatched;
+      events.push_back({file, record, is_text ? std::string(text, record.payload_size) : std::string()});
+      std::string &said = events.back().text;
+      said.resize(said.find('\0') == std::string::npos ? said.size() : said.find('\0')); // it is padded
+    }
+  std::stable_sort(events.begin(), events.end(),
+                   [](const Event &a, const Event &b) { return a.header.time < b.header.time; });
+  return events;
+}
+
+} // namespace effects::runs

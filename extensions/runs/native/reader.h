@@ -1,0 +1,99 @@
+// Reads run files, also such as are being written, cut off or damaged: what is whole is read, the rest is counted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "format.h"
+
+namespace effects::runs {
+
+class RunFile {
+public:
+  // Throws std::invalid_argument, which says why the file is no run, and std::runtime_error of the file system.
+  explicit RunFile(const std::string &path);
+  RunFile(const RunFile &) = delete;
+  ~RunFile();
+
+  struct Described {
+    Kind kind;
+    uint64_t site;
+    std::string text;
+  };
+  // What describes the records.
+  std::vector<Described> described() const;
+
+  // Looks for the entries of records. Returns how many gaps there are: entries that were begun and not ended, or that
+  // are damaged.
+  uint64_t scan();
+  const std::vector<uint64_t> &entries() const { return entries_; } // where they begin, by segment
+
+  const RecordHeader &record(uint64_t entry) const { return at(entry)->record; }
+  const std::byte *payload(uint64_t entry) const { return reinterpret_cast<const std::byte *>(at(entry) + 1); }
+  uint64_t lost() const { return header().lost.load(std::memory_order_relaxed); }
+  bool is_closed() const { return header().closed.load(std::memory_order_relaxed) == 1; }
+
+private:
+  const FileHeader &header() const { return *static_cast<const FileHeader *>(memory_); }
+  const EntryHeader *at(uint64_t offset) const {
+    return reinterpret_cast<const EntryHeader *>(static_cast<const std::byte *>(memory_) + offset);
+  }
+  // The size of the entry that lies here; 0 if none does.
+  uint64_t size_of_entry(uint64_t offset, uint64_t end, uint64_t position) const;
+  uint64_t scan_segment(uint64_t begin, uint64_t end);
+
+  void *memory_ = nullptr;
+  uint64_t size_ = 0;
+  std::vector<uint64_t> entries_;
+};
+
+// The records of a run in program order, of all its processes: programs in the order of their dispatches, and in each
+// the place that tokens say. Programs that a callback has called come behind its record. What all devices or processes
+// of a program have is there once.
+class Records {
+public:
+  explicit Records(std::vector<std::shared_ptr<RunFile>> files);
+
+  // Of these sites (empty: all), devices (each of one file) and files, and not before this time.
+  using Devices = std::vector<std::pair<uint32_t, int32_t>>;
+  Records select(const std::vector<uint64_t> &sites, const std::optional<Devices> &devices,
+                 const std::optional<std::vector<uint32_t>> &files, double since) const;
+  // The newest of each process, thread and device.
+  Records newest() const;
+
+  size_t size() const { return places_.size(); }
+  // Headers and payloads of records first to last, and which file each is of.
+  std::tuple<std::string, std::vector<uint32_t>> read(size_t first, size_t last) const;
+  // How many there are of each site in each file: (file, site, count).
+  std::vector<std::tuple<uint32_t, uint64_t, uint64_t>> count() const;
+
+  struct Event {
+    uint32_t file;
+    RecordHeader header;
+    std::string text;
+  };
+  // What the host did and devices said besides, by time.
+  std::vector<Event> events() const;
+
+private:
+  struct Place {
+    double program; // when it was dispatched
+    uint64_t domain, place;
+    uint32_t file;
+    int32_t device;
+    uint64_t entry;
+  };
+  void put_behind_callers();
+  const RecordHeader &header(const Place &place) const { return files_[place.file]->record(place.entry); }
+  bool is_same(const Place &a, const Place &b) const;
+
+  std::vector<std::shared_ptr<RunFile>> files_;
+  std::vector<Place> places_;
+};
+
+} // namespace effects::runs

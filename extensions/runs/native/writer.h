@@ -1,0 +1,52 @@
+// Writes a run file, which is mapped into memory: whatever ends the process, what has been written is in the file.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "dispatch/native/producer/publisher.h"
+#include "format.h"
+
+namespace effects::runs {
+
+// The process's one, as the publisher has one tap.
+//
+// A thread may be about to write while the file is closed:
+//   1. The thread sees that a file is open.
+//   2. Another unmaps it.
+//   3. The thread writes to memory that is gone.
+// So a thread says that it writes and then looks whether a file is open; who closes takes the file away and then waits
+// until no thread writes.
+class Writer final : public Tap {
+public:
+  // Throws std::runtime_error, which says what the file system did. `keeps_newest`: once the file is full it goes on at
+  // its begin; otherwise what does not fit is counted. Returns false if a file is open already.
+  bool open(const std::string &path, uint64_t capacity, bool keeps_newest);
+  void close();
+  // Has the file system write all that is there now.
+  void sync();
+  // Appends what describes records, before any that needs it. Returns false if the file system has no room.
+  bool describe(Kind kind, uint64_t site, std::string_view text);
+  uint64_t lost();
+
+  void take(const RecordHeader &header, const Span *spans, size_t count) noexcept override;
+
+private:
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  uint64_t reserve(uint64_t size);
+
+  std::mutex mutex_; // guards opening, closing and what describes
+  int file_ = -1;
+  uint64_t end_ = 0; // where the next description goes
+  uint64_t segments_ = 1;
+
+  alignas(64) std::atomic<FileHeader *> mapped_{nullptr};
+  std::atomic<uint32_t> writing_{0}; // threads that may be in the mapping
+};
+
+Writer &writer();
+
+} // namespace effects::runs

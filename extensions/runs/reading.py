@@ -1,0 +1,348 @@
+"""`effects.runs.read`: the records of a run, from the files of its processes. Nothing here asks JAX for devices."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+
+from effects._model.content import Composite
+from effects._model.record import Part, Record, Records, records_of
+from effects._model.registry import effect_names
+from effects._model.site import Site, site_from
+from effects._model.wire import ALL_DEVICES, EPOCH, FIRST_GPU, STREAM, Kind, thread_of
+from effects.extensions.sites.lines import Pattern
+from effects.lowering.native_module import native
+
+MSG_UNREADABLE = (
+    "The run file {path} cannot be read: {why}. A run file is what `fx.record` or EFFECTS_RUN has written. Look at the "
+    "name of the file, or record the run again."
+)
+MSG_EMPTY_FOLDER = (
+    "The folder {path} has no run files. If EFFECTS_RUN names a folder, each process writes a file there whose name "
+    "ends with `.fx`. Name another folder, or a file."
+)
+MSG_SEVERAL_RUNS = (
+    "{paths} are of different runs. Files that are read together are those of one run's processes. Name the files of "
+    "one run."
+)
+MSG_NO_SITE = (
+    "No site of {path} is one of {said}. A site is a line with an effect. Correct what was given: there are sites in "
+    "{files}."
+)
+
+MSG_COLUMNS = (
+    "The records of {site} in {path} have different arguments. Columns are of one line. Name the line more closely."
+)
+
+_AT_A_TIME = 1 << 12
+
+
+class RunError(ValueError):
+    """A run file cannot be read, or files do not belong together."""
+
+
+class RunRecord(Record):
+    """A record of a run file: its device and process are those of the run."""
+
+    __slots__ = ("_process",)
+
+    def __init__(self, process: Process, *of_record: Any):
+        super().__init__(*of_record)
+        self._process = process
+
+    @property
+    def device(self) -> int:
+        return self._process.place(self._ordinal)
+
+    @property
+    def process(self) -> int:
+        return self._process.number
+
+
+@dataclasses.dataclass(eq=False)
+class Process:
+    """One process of a run, and its file.
+
+    Attributes:
+        path: The file.
+        number: Which process it is.
+        count: How many processes the run has.
+        run: What no other run of several processes has.
+        command: What was started.
+        torn: How many records were begun and are not whole, as of a process that was killed, or are damaged.
+        lost: How many records found no room in the file.
+        unknown: How many records are of sites whose description is not there, or is damaged.
+        is_closed: Whether the recording has ended by itself. Otherwise the process runs still, or was killed.
+    """
+
+    path: str
+    number: int = 0
+    count: int = 1
+    run: str | None = None
+    command: tuple[str, ...] = ()
+    torn: int = 0
+    lost: int = 0
+    unknown: int = 0
+    is_closed: bool = False
+    places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
+
+    def numbers(self, place: int) -> list[int]:
+        """The numbers that records may have for the device at this position."""
+        known = [number for number, at in self.places.items() if at == place]
+        return known or [number for number in (place, FIRST_GPU + place) if number not in self.places]
+
+    def place(self, device: int) -> int:
+        """The position in `jax.devices()` of the device that records have this number for."""
+        return self.places.get(device, device - FIRST_GPU if device >= FIRST_GPU else device)
+
+
+class Event(NamedTuple):
+    """What a process did besides, or a device said.
+
+    Attributes:
+        process: The process.
+        kind: What it is.
+        token: Of which program, and behind which of its effects.
+        site: Of a callback: whose it is.
+        device: The device's position in `jax.devices()`.
+        time: When it was.
+        text: The name of a program that is called; why one has failed.
+    """
+
+    process: Process
+    kind: Kind | int
+    token: tuple[int, ...]
+    site: Site | None
+    device: int
+    time: float
+    text: str
+
+    @property
+    def program(self) -> tuple[int, int]:
+        """The thread and the number of the dispatch."""
+        return thread_of(self.token[STREAM]), self.token[EPOCH]
+
+
+class Run(Sequence[Record]):
+    """The records of a run in program order, as `effects.runs.read` returns them. They are read when they are asked
+    for.
+
+    Attributes:
+        processes: The processes whose files were read.
+        sites: The sites, by the number that records have for them.
+    """
+
+    def __init__(self, processes: list[Process], sites: dict[int, Site], records: Any, path: str):
+        self.processes: list[Process] = processes
+        self.sites: dict[int, Site] = sites
+        self._path = path
+        self._records = records
+        self._length: int | None = None  # with lanes
+
+    def _parts(self, first: int = 0, last: int | None = None) -> Iterator[tuple[Process, Part]]:
+        last = len(self._records) if last is None else last
+        for begin in range(first, last, _AT_A_TIME):
+            data, files = self._records.read(begin, min(begin + _AT_A_TIME, last))
+            parts = Records(data, len(files), self._site).parts()
+            for file, part in zip(files, parts, strict=True):
+                yield self.processes[file], part
+
+    def _site(self, number: int) -> Site:
+        return self.sites[number]
+
+    def __iter__(self) -> Iterator[Record]:
+        for process, part in self._parts():
+            yield from _records_of(process, part, self._site)
+
+    def __len__(self) -> int:
+        if self._length is None:
+            simple = all(site.mask is None and not isinstance(site.content, Composite) for site in self.sites.values())
+            if simple and not any(site.lanes for site in self.sites.values()):
+                self._length = len(self._records)
+            else:
+                self._length = sum(1 for _ in self)
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+    def select(
+        self,
+        site: str | None = None,
+        *,
+        effect: Any = None,
+        device: int | None = None,
+        process: int | None = None,
+        since: float | None = None,
+    ) -> Run:
+        """The records that are meant.
+
+        Args:
+            site: A line, as `fx.sites` takes it: `"train.py:31"`.
+            effect: A name of an effect, an `Effect`, or several.
+            device: A position in `jax.devices()`.
+            process: A number of a process.
+            since: None that was published before: seconds since the epoch; if negative, ahead of the newest.
+
+        Raises:
+            RunError: if no site is meant.
+        """
+        names = None if effect is None else effect_names(effect)
+        pattern = None if site is None else Pattern.read(site, "site")
+        kept = [
+            number
+            for number, known in self.sites.items()
+            if (names is None or known.effect.name in names) and (pattern is None or pattern.names(known.where))
+        ]
+        if not kept and (site is not None or effect is not None):
+            said = " ".join(str(each) for each in (effect, site) if each is not None)
+            files = ", ".join(sorted({each.where.file for each in self.sites.values()})) or "no file"
+            raise RunError(MSG_NO_SITE.format(path=self._path, said=said, files=files))
+        of_devices = [
+            (at, number)
+            for at, each in enumerate(self.processes)
+            for number in (() if device is None else each.numbers(device))
+        ]
+        of_processes = [at for at, each in enumerate(self.processes) if process in (None, each.number)]
+        if since is not None and since < 0:
+            since += max((part[4] for _, part in self.newest()._parts()), default=0.0)
+        everything = site is None and effect is None
+        records = self._records.select(
+            [] if everything else kept,
+            None if device is None else of_devices,
+            None if process is None else of_processes,
+            since or 0.0,
+        )
+        return Run(self.processes, self.sites, records, self._path)
+
+    def newest(self) -> Run:
+        """The newest record of each process, thread and device."""
+        return Run(self.processes, self.sites, self._records.newest(), self._path)
+
+    def events(self) -> Iterator[Event]:
+        """What processes did besides, by time."""
+        for file, kind, token, site, device, at, text in self._records.events():
+            process = self.processes[file]
+            kind = Kind(kind) if kind in _KINDS else kind
+            place = device if device == ALL_DEVICES else process.place(device)
+            yield Event(process, kind, token, self.sites.get(site), place, at, text.decode(errors="replace"))
+
+    def counts(self) -> dict[Site, int]:
+        """How many records each site has; lanes count as one."""
+        counts: dict[int, int] = {}
+        for _, number, count in self._records.count():
+            counts[number] = counts.get(number, 0) + count
+        return {self._site(number): count for number, count in counts.items()}
+
+    def columns(self, site: str) -> dict[str, np.ndarray]:
+        """The values of one line's arguments by name or position, each an array whose first axis are the records, and
+        ahead of them `time`, `process`, `thread`, `epoch` and `device`.
+
+        Raises:
+            RunError: if no site is meant, or several are whose arguments differ.
+        """
+        chosen: dict[str, list[Any]] = {}
+        for record in self.select(site):
+            values = {str(name): value for name, value in enumerate(record.args)} | record.fields
+            place = {
+                "time": record.time,
+                "process": record.process,
+                "thread": record.thread,
+                "epoch": record.token[EPOCH],
+                "device": record.device,
+            }
+            if chosen and [*chosen] != [*place, *values]:
+                raise RunError(MSG_COLUMNS.format(site=site, path=self._path))
+            for name, value in (place | values).items():
+                chosen.setdefault(name, []).append(value)
+        return {name: np.asarray(values) for name, values in chosen.items()}
+
+
+_KINDS = {*Kind}
+
+
+def _records_of(process: Process, part: Part, find: Callable[[int], Site]) -> Iterator[Record]:
+    """The records of a part, those of a kernel's log one by one."""
+    site, token, device, payload, at = part
+    if isinstance(site.content, Composite):
+        for inner, data in site.content.parts(site, payload):
+            yield from _records_of(process, (inner, token, device, data, at), find)
+        return
+    for record in records_of(site, token, device, payload, at):
+        yield RunRecord(process, site, token, device, record.lane, record._payload, record.grid, at)
+
+
+def read(*paths: str | os.PathLike[str]) -> Run:
+    """The records of a run, in program order.
+
+    Args:
+        paths: Run files of the processes of one run, or a folder that has them. A file may still be written.
+
+    Raises:
+        RunError: if a file cannot be read, or files do not belong together. What is damaged in a file is left out and
+            counted in `Process.torn`.
+
+    Example:
+        >>> import effects as fx, pathlib, tempfile
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "run.fx")
+        >>> with fx.record(path):
+        ...     fx.jit(lambda x: fx.log("step", loss=x))(0.5)
+        >>> run = fx.runs.read(path)
+        >>> run[0].text, run.columns("*")["loss"]
+        ('step loss=0.5', array([0.5], dtype=float32))
+    """
+    files, processes, sites = [], [], {}
+    for path in _files(paths):
+        try:
+            file = native.RunFile(path)
+        except (RuntimeError, ValueError) as error:
+            raise RunError(MSG_UNREADABLE.format(path=path, why=error)) from None
+        process = Process(path, torn=file.scan(), lost=file.lost, is_closed=file.is_closed)
+        for is_site, number, text in file.described():
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # of a kind that this process does not know
+                _add_site(sites, number, text) if is_site else _describe(process, json.loads(text))
+        files.append(file)
+        processes.append(process)
+    if len({each.run for each in processes}) > 1 or len({each.number for each in processes}) < len(processes):
+        raise RunError(MSG_SEVERAL_RUNS.format(paths=" and ".join(each.path for each in processes)))
+    order = sorted(range(len(files)), key=lambda at: processes[at].number)
+    processes = [processes[at] for at in order]
+    records = native.RunRecords([files[at] for at in order])
+    for at, number, count in records.count():
+        processes[at].unknown += 0 if number in sites else count
+    if any(each.unknown for each in processes):
+        records = records.select([*sites], None, None, 0.0)
+    return Run(processes, sites, records, ", ".join(each.path for each in processes))
+
+
+def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[str]:
+    for path in map(os.fspath, paths):
+        if not os.path.isdir(path):
+            yield path
+            continue
+        names = sorted(name for name in os.listdir(path) if name.endswith(".fx"))
+        if not names:
+            raise RunError(MSG_EMPTY_FOLDER.format(path=path))
+        yield from (os.path.join(path, name) for name in names)
+
+
+def _add_site(sites: dict[int, Site], number: int, text: bytes) -> None:
+    site = sites[number] = site_from(text.decode())
+    if isinstance(site.content, Composite):
+        sites.update((inner.id, inner) for inner in site.content.sites)
+
+
+def _describe(process: Process, said: dict[str, Any]) -> None:
+    process.number, process.count, process.run = said["process"], said["process_count"], said["run"]
+    process.command = tuple(said["command"])
+    process.places = dict(said["devices"])
