@@ -15,6 +15,8 @@ from effects._demo import demo
 from effects._doctor import add_arguments as add_doctor_arguments
 from effects._doctor import doctor
 from effects.extensions.handlers.merge import End, LogError, merge, text_of
+from effects.extensions.runs.show import add_arguments as add_show_arguments
+from effects.extensions.runs.show import show
 
 MSG_MERGE_OUTPUT = (
     "The merged log cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
@@ -115,6 +117,12 @@ COMMANDS: tuple[Command, ...] = (
         "Versions, devices, variables, settings and a self-test, as text for a bug report, or as JSON.",
         doctor,
         add_doctor_arguments,
+    ),
+    Command(
+        "show",
+        "Shows what a run file has: the records in program order, or what each device came to last.",
+        show,
+        add_show_arguments,
     ),
     Command(
         "merge",

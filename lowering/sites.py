@@ -102,23 +102,18 @@ class KnownSites:
         # The site of a record, if it is known by now.
         self.get: Callable[[int], Site | None] = self._sites.get
         self._lock = threading.RLock()  # for adding and taking out
-        self._listeners: list[Callable[[], None]] = []
+        self.listeners: list[Callable[[Site], object]] = []
         self.filters: dict[Line, LineFilter] = {}
         self._room = _FEW
         self.when_line_is_new: list[Callable[[Line, LineFilter], None]] = []
-        self.when_site_is_new: list[Callable[[Site], None]] = []
         when_levels_change(self._follow_levels)
 
     def __len__(self) -> int:
         return len(self._sites)
 
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Calls `listener()` before any site is registered from now on, and so before its program can be called."""
-        self._listeners.append(listener)
-
     def announce(self, site: Site) -> None:
-        """Records of the site may come, also if it is of no program."""
-        for listener in list(self.when_site_is_new):
+        """Calls the listeners, before a record of the site can come. Each may hear of a site several times."""
+        for listener in list(self.listeners):
             listener(site)
 
     def all(self) -> list[Site]:
@@ -127,8 +122,8 @@ class KnownSites:
 
     def register(self, site: Site) -> object:
         """Makes a site known. A program keeps what is returned for as long as it may bring the site's records."""
-        for listener in self._listeners:
-            listener()
+        for listener in list(self.listeners):
+            listener(site)
         with self._lock:
             is_new = native.site_holders(site.id) == 0  # else native code has its plan
             claim = _Claim(site)
@@ -146,7 +141,6 @@ class KnownSites:
         native.filter_of(site.id, line.native)  # also where the site is known: native code forgets it first
         if (known := self._sites.get(site.id)) is not None:
             return known
-        self.announce(site)
         self._sites[site.id] = site
         line.num_sites = (line.num_sites or 0) + 1
         if isinstance(site.content, Composite):
@@ -187,6 +181,7 @@ class KnownSites:
         if site is None:
             with self._lock:
                 site = self._add(site_from(native.site_description(site_id)))
+                self.announce(site)
         return site
 
     def forget(self, site_ids: list[int]) -> None:

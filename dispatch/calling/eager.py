@@ -42,7 +42,6 @@ def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[l
     """Publishes (device, operands) of each as an effect, in a program of their own. Returns the results of each."""
     runtime.waiting.for_plain_programs()
     runtime.waiting.drain_former_order()
-    runtime.start()
     runtime.sites.announce(site)
     if site.results is not None and runtime.streams.current().dispatching:
         # While a function is traced its program's epoch is open, and comes first: its trace would wait for itself.

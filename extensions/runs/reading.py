@@ -15,6 +15,7 @@ from effects._model.content import Composite
 from effects._model.record import Part, Record, Records, records_of
 from effects._model.registry import effect_names
 from effects._model.site import Site, site_from
+from effects._model.text import NativeRows
 from effects._model.wire import ALL_DEVICES, EPOCH, FIRST_GPU, STREAM, Kind, thread_of
 from effects.extensions.sites.lines import Pattern
 from effects.lowering.native_module import native
@@ -78,7 +79,8 @@ class Process:
         torn: How many records were begun and are not whole, as of a process that was killed, or are damaged.
         lost: How many records found no room in the file.
         unknown: How many records are of sites whose description is not there, or is damaged.
-        is_closed: Whether the recording has ended by itself. Otherwise the process runs still, or was killed.
+        is_written: Whether the process records into the file now.
+        is_closed: Whether the recording has ended by itself.
     """
 
     path: str
@@ -89,6 +91,7 @@ class Process:
     torn: int = 0
     lost: int = 0
     unknown: int = 0
+    is_written: bool = False
     is_closed: bool = False
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
 
@@ -110,6 +113,7 @@ class Event(NamedTuple):
         kind: What it is.
         token: Of which program, and behind which of its effects.
         site: Of a callback: whose it is.
+        devices: At the end of a program on a device: how many devices run it, 0 if it is that one alone.
         device: The device's position in `jax.devices()`.
         time: When it was.
         text: The name of a program that is called; why one has failed.
@@ -119,6 +123,7 @@ class Event(NamedTuple):
     kind: Kind | int
     token: tuple[int, ...]
     site: Site | None
+    devices: int
     device: int
     time: float
     text: str
@@ -127,6 +132,16 @@ class Event(NamedTuple):
     def program(self) -> tuple[int, int]:
         """The thread and the number of the dispatch."""
         return thread_of(self.token[STREAM]), self.token[EPOCH]
+
+
+class Count(NamedTuple):
+    """How many records a site has in a process, and when the first and the last of them were published."""
+
+    process: Process
+    site: Site
+    number: int
+    first: float
+    last: float
 
 
 class Run(Sequence[Record]):
@@ -225,9 +240,25 @@ class Run(Sequence[Record]):
         )
         return Run(self.processes, self.sites, records, self._path)
 
+    def map(self, rows: NativeRows, line: Callable[[Record], str]) -> Iterator[str]:
+        """The lines of all records, many at a time: as native code makes them, or else as `line` does of each."""
+        is_plain = not any(process.places for process in self.processes)  # native code has the places of this process
+        for begin in range(0, len(self._records), _AT_A_TIME):
+            data, files = self._records.read(begin, begin + _AT_A_TIME)
+            records = Records(data, len(files), self._site)
+            if is_plain and (lines := rows.of(records)) is not None:
+                yield lines[0].decode()
+                continue
+            parts = zip(files, records.parts(), strict=True)
+            yield "".join(
+                line(record) for file, part in parts for record in _records_of(self.processes[file], part, self._site)
+            )
+
     def newest(self) -> Run:
         """The newest record of each process, thread and device."""
-        return Run(self.processes, self.sites, self._records.newest(), self._path)
+        return Run(
+            self.processes, self.sites, self._records.newest().select([*self.sites], None, None, 0.0), self._path
+        )
 
     def events(self) -> Iterator[Event]:
         """What processes did besides, by time."""
@@ -235,14 +266,23 @@ class Run(Sequence[Record]):
             process = self.processes[file]
             kind = Kind(kind) if kind in _KINDS else kind
             place = device if device == ALL_DEVICES else process.place(device)
-            yield Event(process, kind, token, self.sites.get(site), place, at, text.decode(errors="replace"))
+            of_device = kind == Kind.CLOSE
+            yield Event(
+                process,
+                kind,
+                token,
+                None if of_device else self.sites.get(site),
+                site if of_device else 0,
+                place,
+                at,
+                text.decode(errors="replace"),
+            )
 
-    def counts(self) -> dict[Site, int]:
-        """How many records each site has; lanes count as one."""
-        counts: dict[int, int] = {}
-        for _, number, count in self._records.count():
-            counts[number] = counts.get(number, 0) + count
-        return {self._site(number): count for number, count in counts.items()}
+    def counts(self) -> list[Count]:
+        """How many records each site has in each process; lanes count as one."""
+        return [
+            Count(self.processes[file], self.sites[site], *counted) for file, site, *counted in self._records.count()
+        ]
 
     def columns(self, site: str) -> dict[str, np.ndarray]:
         """The values of one line's arguments by name or position, each an array whose first axis are the records, and
@@ -307,7 +347,7 @@ def read(*paths: str | os.PathLike[str]) -> Run:
             file = native.RunFile(path)
         except (RuntimeError, ValueError) as error:
             raise RunError(MSG_UNREADABLE.format(path=path, why=error)) from None
-        process = Process(path, torn=file.scan(), lost=file.lost, is_closed=file.is_closed)
+        process = Process(path, torn=file.scan(), lost=file.lost, is_written=file.is_written, is_closed=file.is_closed)
         for is_site, number, text in file.described():
             with contextlib.suppress(ValueError, TypeError, KeyError):  # of a kind that this process does not know
                 _add_site(sites, number, text) if is_site else _describe(process, json.loads(text))
@@ -318,7 +358,7 @@ def read(*paths: str | os.PathLike[str]) -> Run:
     order = sorted(range(len(files)), key=lambda at: processes[at].number)
     processes = [processes[at] for at in order]
     records = native.RunRecords([files[at] for at in order])
-    for at, number, count in records.count():
+    for at, number, count, _, _ in records.count():
         processes[at].unknown += 0 if number in sites else count
     if any(each.unknown for each in processes):
         records = records.select([*sites], None, None, 0.0)

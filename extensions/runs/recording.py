@@ -68,7 +68,7 @@ class Recording:
             raise RuntimeError(MSG_SECOND.format(path=_recordings[-1].path))
         _recordings.append(self)
         runtime.drain.is_recorded = True
-        known_sites.when_site_is_new.append(self._describe)
+        known_sites.listeners.append(self._describe)
         for site in known_sites.all():
             self._describe(site)
 
@@ -100,7 +100,7 @@ class Recording:
         self._has_ended = True
         _recordings.remove(self)
         runtime.drain.is_recorded = False
-        known_sites.when_site_is_new.remove(self._describe)
+        known_sites.listeners.remove(self._describe)
         native.stop_recording()
 
     def __enter__(self) -> Self:

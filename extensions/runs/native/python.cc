@@ -48,6 +48,7 @@ static const Extension runs_extension([](nb::module_ &m) {
       .def(nb::init<const std::string &>())
       .def("scan", &RunFile::scan, without_lock)
       .def_prop_ro("lost", &RunFile::lost)
+      .def_prop_ro("is_written", &RunFile::is_written)
       .def_prop_ro("is_closed", &RunFile::is_closed)
       .def("described", [](const RunFile &file) {
         nb::list all;
@@ -63,7 +64,8 @@ static const Extension runs_extension([](nb::module_ &m) {
       .def("count",
            [](const Records &records) {
              nb::list counts;
-             for (const auto &[file, site, count] : records.count()) counts.append(nb::make_tuple(file, site, count));
+             for (const auto &[of, count] : records.count())
+               counts.append(nb::make_tuple(of.first, of.second, count.count, count.first, count.last));
              return counts;
            })
       .def("__len__", &Records::size)

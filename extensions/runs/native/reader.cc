@@ -1,6 +1,7 @@
 #include "reader.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -38,6 +39,7 @@ RunFile::RunFile(const std::string &path) {
   size_ = static_cast<uint64_t>(status.st_size);
   if (size_ >= kPage) memory_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0);
   const int error = errno;
+  is_written_ = ::flock(file, LOCK_SH | LOCK_NB) != 0;
   ::close(file);
   if (memory_ == MAP_FAILED) throw std::runtime_error(std::strerror(error));
   const auto refuse = [&](const std::string &why) {
@@ -148,6 +150,17 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files) : files_(std::move
   places_.erase(
       std::unique(places_.begin(), places_.end(), [this](const Place &a, const Place &b) { return is_same(a, b); }),
       places_.end());
+  // What has no order may have one token for many. All devices have the same, so that one of them says it.
+  std::map<std::pair<uint64_t, uint64_t>, std::pair<uint32_t, int32_t>> says; // by program and site
+  places_.erase(
+      std::remove_if(places_.begin(), places_.end(),
+                     [&](const Place &place) {
+                       const RecordHeader &record = header(place);
+                       if (record.kind != Kind::kUnordered || (record.flags & kReplicated) == 0) return false;
+                       const auto own = std::pair(place.file, place.device);
+                       return says.try_emplace({ProgramKeyOf(record.token), record.site}, own).first->second != own;
+                     }),
+      places_.end());
   put_behind_callers();
 }
 
@@ -196,7 +209,7 @@ bool Records::is_same(const Place &a, const Place &b) const {
   if (a.place != b.place || a.domain != b.domain || a.program != b.program) return false;
   const RecordHeader &one = header(a), &other = header(b);
   if (one.site != other.site || one.kind != Kind::kOrdered || InRegion(one.token)) return false;
-  if ((one.flags & other.flags & kReplicated) != 0) return true;
+  if (a.file == b.file || (one.flags & other.flags & kReplicated) != 0) return true; // devices count the same there
   return a.file != b.file && one.payload_size == other.payload_size &&
          std::memcmp(files_[a.file]->payload(a.entry), files_[b.file]->payload(b.entry), one.payload_size) == 0;
 }
@@ -218,15 +231,18 @@ Records Records::select(const std::vector<uint64_t> &sites, const std::optional<
 }
 
 Records Records::newest() const {
-  std::map<std::tuple<uint32_t, uint32_t, int32_t>, Place> newest;
-  for (const Place &place : places_) {
-    const RecordHeader &record = header(place);
-    const auto [known, is_new] = newest.emplace(std::tuple(place.file, ThreadOf(record.token), record.device), place);
-    if (!is_new && header(known->second).time <= record.time) known->second = place;
-  }
   Records found({});
   found.files_ = files_;
-  for (const auto &[_, place] : newest) found.places_.push_back(place);
+  for (uint32_t file = 0; file < files_.size(); ++file) {
+    std::map<std::pair<uint32_t, int32_t>, uint64_t> newest; // by thread and device
+    for (const uint64_t entry : files_[file]->entries()) {
+      const RecordHeader &record = files_[file]->record(entry);
+      if (!IsRecord(record.kind)) continue;
+      const auto [known, is_new] = newest.emplace(std::pair(ThreadOf(record.token), record.device), entry);
+      if (!is_new && files_[file]->record(known->second).time <= record.time) known->second = entry;
+    }
+    for (const auto &[of, entry] : newest) found.places_.push_back({0, 0, 0, file, of.second, entry});
+  }
   return found;
 }
 
@@ -243,12 +259,16 @@ std::tuple<std::string, std::vector<uint32_t>> Records::read(size_t first, size_
   return {std::move(bytes), std::move(files)};
 }
 
-std::vector<std::tuple<uint32_t, uint64_t, uint64_t>> Records::count() const {
-  std::map<std::pair<uint32_t, uint64_t>, uint64_t> counts;
-  for (const Place &place : places_) ++counts[{place.file, header(place).site}];
-  std::vector<std::tuple<uint32_t, uint64_t, uint64_t>> all;
-  for (const auto &[of, count] : counts) all.emplace_back(of.first, of.second, count);
-  return all;
+std::map<std::pair<uint32_t, uint64_t>, Records::Count> Records::count() const {
+  std::map<std::pair<uint32_t, uint64_t>, Count> counts;
+  for (const Place &place : places_) {
+    const RecordHeader &record = header(place);
+    Count &count = counts[{place.file, record.site}];
+    count.first = count.count == 0 ? record.time : std::min(count.first, record.time);
+    count.last = std::max(count.last, record.time);
+    ++count.count;
+  }
+  return counts;
 }
 
 std::vector<Records::Event> Records::events() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,7 @@ public:
   const RecordHeader &record(uint64_t entry) const { return at(entry)->record; }
   const std::byte *payload(uint64_t entry) const { return reinterpret_cast<const std::byte *>(at(entry) + 1); }
   uint64_t lost() const { return header().lost.load(std::memory_order_relaxed); }
+  bool is_written() const { return is_written_; } // a process records into it now
   bool is_closed() const { return header().closed.load(std::memory_order_relaxed) == 1; }
 
 private:
@@ -49,6 +51,7 @@ private:
 
   void *memory_ = nullptr;
   uint64_t size_ = 0;
+  bool is_written_ = false;
   std::vector<uint64_t> entries_;
 };
 
@@ -63,14 +66,18 @@ public:
   using Devices = std::vector<std::pair<uint32_t, int32_t>>;
   Records select(const std::vector<uint64_t> &sites, const std::optional<Devices> &devices,
                  const std::optional<std::vector<uint32_t>> &files, double since) const;
-  // The newest of each process, thread and device.
+  // The newest of each process, thread and device, of all that there are.
   Records newest() const;
 
   size_t size() const { return places_.size(); }
   // Headers and payloads of records first to last, and which file each is of.
   std::tuple<std::string, std::vector<uint32_t>> read(size_t first, size_t last) const;
-  // How many there are of each site in each file: (file, site, count).
-  std::vector<std::tuple<uint32_t, uint64_t, uint64_t>> count() const;
+  struct Count {
+    uint64_t count = 0;
+    double first = 0, last = 0; // when they were published
+  };
+  // How many there are of each site in each file.
+  std::map<std::pair<uint32_t, uint64_t>, Count> count() const;
 
   struct Event {
     uint32_t file;

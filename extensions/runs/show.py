@@ -1,0 +1,256 @@
+"""`effects show`: the records of a run as text, as JSON, counted, or what each device came to last."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import rich.console
+import rich.markup
+import rich.table
+
+from effects import _errors as errors
+from effects._model.content import NativeText
+from effects._model.line import parts_of_line
+from effects._model.record import Record, after_shard
+from effects._model.site import Site
+from effects._model.text import NativeRows, text_plan
+from effects._model.values import encode, plain
+from effects._model.wire import INDEX, PHASE, Kind
+from effects.extensions.runs.reading import Event, Process, Run, RunError, read
+
+UNWHOLE = "{path}: {what} left out."
+RUNS = "{process} runs and records."
+ENDED = "{process} ended its recording at {time}."
+KILLED = "{process} was ended without closing its recording, whose newest entry is of {time}."
+PROGRAM = "  The program `{name}` (thread {thread}, dispatch {epoch}), called {ago} before, has not ended."
+FAILED = "    It has failed: {text}"
+RETURNS_NOT = "    Its call has not returned."
+BEHIND = "    {devices} {have} not come to {line}, where {others} {are}."
+STANDS = "    {devices} came last to {line}, {ago} before."
+CALLED_NOT = "    Process {process} has not called it; its newest call is dispatch {epoch}, `{name}`."
+NOWHERE = "    No device has come to an effect of it."
+CALLBACK = "  The callback `{name}` at {where} has run for {ago}."
+BARRIER = "  Thread {thread} has waited in a barrier for {ago}."
+NOTHING = "  Nothing had begun that had not ended. The newest record is {line}, {ago} before."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", metavar="run", nargs="+", help="run files of the processes of one run, or their folder")
+    parser.add_argument("--json", action="store_true", help="each record as a JSON object on a line of its own")
+    parser.add_argument("--last", action="store_true", help="what each device came to last, and what has not ended")
+    parser.add_argument("--stats", action="store_true", help="how many records each site has")
+    parser.add_argument("--site", metavar="line", help="a line, as train.py:31, or a file")
+    parser.add_argument("--effect", metavar="name", help="an effect, as print")
+    parser.add_argument("--device", type=int, metavar="n", help="a position in jax.devices()")
+    parser.add_argument("--process", type=int, metavar="n", help="a number of a process")
+    parser.add_argument(
+        "--since", type=float, metavar="s", help="seconds since 1970; if negative, seconds ahead of the newest record"
+    )
+
+
+def show(options: argparse.Namespace) -> int:
+    """Writes what is asked for. Returns the exit status: 0, or 2 if the run cannot be read."""
+    jax.config.update("jax_platforms", "cpu")  # the process of the run, if it is still there, has the others
+    try:
+        run = read(*options.runs).select(
+            options.site, effect=options.effect, device=options.device, process=options.process, since=options.since
+        )
+    except RunError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for process in run.processes:
+        if what := _left_out(process):
+            print(UNWHOLE.format(path=process.path, what=what), file=sys.stderr)
+    try:
+        if options.last:
+            print(last(run))
+        elif options.stats:
+            rich.console.Console().print(stats(run))
+        else:
+            for lines in json_lines(run) if options.json else text_lines(run):
+                sys.stdout.write(lines)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _left_out(process: Process) -> str:
+    counts = {
+        "which are not whole": process.torn,
+        "which found no room": process.lost,
+        "of unknown sites": process.unknown,
+    }
+    return ", ".join(f"{errors.counted(count, 'record')} {what}" for what, count in counts.items() if count)
+
+
+# All of them.
+
+
+def line_of(record: Record) -> str:
+    """A record as a line: a print as it was printed, others behind their level or effect."""
+    content = record._site.content
+    if record.level is None and isinstance(content, NativeText) and content.writes_text:
+        return f"{after_shard(record, record.text)}\n"
+    name, text, where = parts_of_line(record)
+    return f"{name:<8} {text} {where}\n"
+
+
+def text_lines(run: Run) -> Iterator[str]:
+    """The records as text, many at a time."""
+    return run.map(NativeRows(lambda site: text_plan(site, line_of)), line_of)
+
+
+def json_lines(run: Run) -> Iterator[str]:
+    """The records as lines of JSON."""
+    return (encode(record.dict_with(plain)) + "\n" for record in run)
+
+
+def stats(run: Run) -> rich.table.Table:
+    """How many records each line has, how many of them there were a second, and which share of all that is."""
+    lines: dict[tuple[str, str, str], list[Any]] = collections.defaultdict(list)
+    for count in run.counts():
+        lines[str(count.site.where), count.site.effect.name, count.site.content.title].append(count)
+    total = sum(count.number for counts in lines.values() for count in counts)
+    table = rich.table.Table("site", "effect", "what", "count", "each second", "share")
+    for line, counts in sorted(lines.items(), key=lambda each: -sum(count.number for count in each[1])):
+        number = sum(count.number for count in counts)
+        seconds = max(count.last for count in counts) - min(count.first for count in counts)
+        rate = f"{(number - 1) / seconds:,.0f}" if seconds > 0 else ""
+        table.add_row(*map(rich.markup.escape, line), f"{number:,}", rate, f"{number / total:.1%}")
+    return table
+
+
+# What came last.
+
+
+class _Program:
+    """A program that has not ended."""
+
+    def __init__(self, called: Event):
+        self.called = called
+        self.has_returned = False
+        self.closed: set[tuple[int, int]] = set()  # by process and device
+        self.failures: list[str] = []
+
+
+def last(run: Run) -> str:
+    """What each process, device and thread came to last, what had begun and not ended, and for how long."""
+    programs: dict[Any, _Program] = {}
+    calls: dict[tuple[int, int], _Program] = {}  # the newest of each process and thread
+    functions: dict[Any, Event] = {}
+    barriers: dict[Any, Event] = {}
+    until: dict[int, float] = collections.defaultdict(float)
+    for event in run.events():
+        number, key = event.process.number, (event.process.number, *event.program)
+        until[number] = max(until[number], event.time)
+        if event.kind == Kind.DISPATCHED:
+            programs[key] = calls[key[:2]] = _Program(event)
+        elif event.kind == Kind.BEGUN:
+            functions[number, event.token, event.device] = event
+        elif event.kind == Kind.DONE:
+            functions.pop((number, event.token, event.device), None)
+        elif event.kind == Kind.BARRIER:
+            barriers[key[:2]] = event
+        elif event.kind == Kind.BARRIER_DONE:
+            barriers.pop(key[:2], None)
+        elif (program := programs.get(key)) is not None:
+            program.has_returned |= event.kind == Kind.RETURNED
+            program.failures += [event.text] * (event.kind == Kind.FAILED)
+            if event.kind == Kind.CLOSE:
+                program.closed.add((number, event.device))
+                if len(program.closed) >= max(1, event.devices):
+                    del programs[key]
+    newest = [*run.newest()]
+    for record in newest:
+        until[record.process] = max(until[record.process], record.time)
+    lines: list[str] = []
+    for process in run.processes:
+        end = time.time() if process.is_written else until[process.number]
+        shown = f"Process {process.number}" if process.count > 1 else "The process"
+        state = RUNS if process.is_written else ENDED if process.is_closed else KILLED
+        lines.append(state.format(process=shown, time=time.strftime("%H:%M:%S", time.localtime(end))))
+        own = [
+            *_shown_programs([each for key, each in programs.items() if key[0] == process.number], calls, newest, end),
+            *(
+                CALLBACK.format(name=_title(each.site), where=_where(each.site), ago=_ago(end, each.time))
+                for key, each in functions.items()
+                if key[0] == process.number
+            ),
+            *(
+                BARRIER.format(thread=each.program[0], ago=_ago(end, each.time))
+                for key, each in barriers.items()
+                if key[0] == process.number
+            ),
+        ]
+        mine = [record for record in newest if record.process == process.number]
+        if not own and mine:
+            record = max(mine, key=lambda record: record.time)
+            own = [NOTHING.format(line=_place(record), ago=_ago(end, record.time))]
+        lines += own
+    return "\n".join(lines)
+
+
+def _shown_programs(
+    programs: list[_Program], calls: dict[tuple[int, int], _Program], newest: list[Record], end: float
+) -> Iterator[str]:
+    for program in programs:
+        called = program.called
+        thread, epoch = called.program
+        yield PROGRAM.format(name=called.text, thread=thread, epoch=epoch, ago=_ago(end, called.time))
+        yield from (FAILED.format(text=text) for text in program.failures)
+        if not program.has_returned:
+            yield RETURNS_NOT
+        for (process, of_thread), newer in calls.items():
+            if of_thread == thread and newer.called.program[1] < epoch:
+                name, number = newer.called.text, newer.called.program[1]
+                yield CALLED_NOT.format(process=process, epoch=number, name=name)
+        # Devices of other processes too: the program is one.
+        here = [record for record in newest if (record.thread, record.token[1]) == called.program]
+        at: dict[tuple[int, ...], list[Record]] = collections.defaultdict(list)
+        for record in here:
+            at[record.token[PHASE], record.token[INDEX], record.line].append(record)
+        if not at:
+            yield NOWHERE
+        places = [at[place] for place in sorted(at)]
+        for records in places:
+            ago = _ago(end, max(record.time for record in records))
+            yield STANDS.format(devices=_devices(records), line=_place(records[0]), ago=ago)
+        if len(places) > 1:
+            behind, first = [record for records in places[:-1] for record in records], places[-1]
+            have, are = ("has" if len(behind) == 1 else "have"), ("is" if len(first) == 1 else "are")
+            yield BEHIND.format(
+                devices=_devices(behind), have=have, line=_place(first[0]), others=_devices(first).lower(), are=are
+            )
+
+
+def _devices(records: list[Record]) -> str:
+    devices = sorted({(record.process, record.device) for record in records})
+    several = len({record.process for record in records}) > 1
+    names = [f"{device} of process {process}" if several else str(device) for process, device in devices]
+    return f"Device {names[0]}" if len(names) == 1 else f"Devices {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _place(record: Record) -> str:
+    text = errors.beginning(record.text)
+    return f"the `{record.effect}` at {record.where} ({text})"
+
+
+def _title(site: Site | None) -> str:
+    return "?" if site is None else site.content.title
+
+
+def _where(site: Site | None) -> str:
+    return "a line that is not described" if site is None else str(site.where)
+
+
+def _ago(end: float, begin: float) -> str:
+    seconds = end - begin
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
