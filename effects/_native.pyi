@@ -207,7 +207,7 @@ class RunRecords:
     def __init__(self, arg: Sequence[RunFile], /) -> None: ...
     def select(
         self,
-        sites: Sequence[int],
+        sites: Sequence[int] | None,
         devices: Sequence[tuple[int, int]] | None,
         files: Sequence[int] | None,
         since: float,

@@ -233,7 +233,7 @@ class Run(Sequence[Record]):
             since += max((part[4] for _, part in self.newest()._parts()), default=0.0)
         everything = site is None and effect is None
         records = self._records.select(
-            [] if everything else kept,
+            None if everything else kept,
             None if device is None else of_devices,
             None if process is None else of_processes,
             since or 0.0,

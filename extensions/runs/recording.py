@@ -76,10 +76,9 @@ class Recording:
         """Before a program can be called that has the site."""
         if self._has_ended or site.id in self._described:
             return
-        if not self._described:
-            native.describe_process(json.dumps(_process()))
+        is_there = bool(self._described) or native.describe_process(json.dumps(_process()))
         self._described.add(site.id)
-        if not native.describe_site(site.id, site.description):
+        if not (is_there and native.describe_site(site.id, site.description)):
             self.close()
             LOGGER.error(MSG_STOPPED.format(path=self.path))
 

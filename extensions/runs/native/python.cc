@@ -58,7 +58,7 @@ static const Extension runs_extension([](nb::module_ &m) {
       });
   nb::class_<Records>(m, "RunRecords")
       .def(nb::init<std::vector<std::shared_ptr<RunFile>>>(), without_lock)
-      .def("select", &Records::select, nb::arg("sites"), nb::arg("devices").none(), nb::arg("files").none(),
+      .def("select", &Records::select, nb::arg("sites").none(), nb::arg("devices").none(), nb::arg("files").none(),
            nb::arg("since"), without_lock)
       .def("newest", &Records::newest, without_lock)
       .def("count",

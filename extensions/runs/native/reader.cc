@@ -214,17 +214,18 @@ bool Records::is_same(const Place &a, const Place &b) const {
          std::memcmp(files_[a.file]->payload(a.entry), files_[b.file]->payload(b.entry), one.payload_size) == 0;
 }
 
-Records Records::select(const std::vector<uint64_t> &sites, const std::optional<Devices> &devices,
+Records Records::select(const std::optional<std::vector<uint64_t>> &sites, const std::optional<Devices> &devices,
                         const std::optional<std::vector<uint32_t>> &files, double since) const {
   const auto has = [](const auto &some, const auto &one) {
     return !some || std::find(some->begin(), some->end(), one) != some->end();
   };
   Records selected({});
   selected.files_ = files_;
-  const std::unordered_set<uint64_t> of(sites.begin(), sites.end());
+  std::unordered_set<uint64_t> of;
+  if (sites) of.insert(sites->begin(), sites->end());
   for (const Place &place : places_) {
     const RecordHeader &record = header(place);
-    if ((!of.empty() && of.count(record.site) == 0) || record.time < since) continue;
+    if ((sites && of.count(record.site) == 0) || record.time < since) continue;
     if (has(devices, std::pair(place.file, record.device)) && has(files, place.file)) selected.places_.push_back(place);
   }
   return selected;

@@ -62,9 +62,9 @@ class Records {
 public:
   explicit Records(std::vector<std::shared_ptr<RunFile>> files);
 
-  // Of these sites (empty: all), devices (each of one file) and files, and not before this time.
+  // Of these sites, devices (each of one file) and files, and not before this time.
   using Devices = std::vector<std::pair<uint32_t, int32_t>>;
-  Records select(const std::vector<uint64_t> &sites, const std::optional<Devices> &devices,
+  Records select(const std::optional<std::vector<uint64_t>> &sites, const std::optional<Devices> &devices,
                  const std::optional<std::vector<uint32_t>> &files, double since) const;
   // The newest of each process, thread and device, of all that there are.
   Records newest() const;
