@@ -41,9 +41,6 @@ from effects.extensions.custom_calls.api import Attributes as Attributes
 from effects.extensions.handlers import columns, files
 from effects.extensions.handlers import jsonl as jsonl
 from effects.extensions.handlers import list as list_handler
-from effects.extensions.handlers.merge import LogError as LogError
-from effects.extensions.handlers.merge import merge as merge
-from effects.extensions.handlers.merge import text_of as text_of
 from effects.extensions.handlers.metrics import values_of as values_of
 from effects.extensions.inspecting.without_records import with_silent_records as with_silent_records
 from effects.extensions.inspecting.without_records import without_records as without_records

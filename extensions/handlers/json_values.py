@@ -7,9 +7,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import jax
-
-from effects import _jax
 from effects._model.record import Record
 from effects._model.text import MarkedRecord, Piece, Style, Wrap
 from effects._model.values import encode, has_marks, plain, python_value
@@ -17,13 +14,7 @@ from effects._model.values import encode, has_marks, plain, python_value
 
 def json_object(record: Record) -> dict[str, Any]:
     """A record as JSON has it."""
-    return record.dict_with(plain) | _run()
-
-
-def _run() -> dict[str, Any]:
-    """What the processes of one run have in common, where there are several."""
-    run = _jax.run_id()
-    return {} if run is None else {"run": run, "process_count": jax.process_count()}
+    return record.dict_with(plain)
 
 
 def csv_cell(value: Any) -> Any:

@@ -21,9 +21,7 @@ class JsonLinesHandler:
     device published it); of a log also `event` and `level`, of a print
     `fmt` and `text`, of a callback `text`; if it is unordered, `ordered`; if it was not
     carried out, `after_error`; if it is of a whole value of a program over several devices, `processes` (whose devices
-    these are). Where there are several processes each has a log of its own,
-    whose objects also have `run`, which no other run has, and `process_count`: `effects merge` makes one of them all.
-    Arrays are nested lists, and numbers the shortest that their type reads as the same. What
+    these are). Arrays are nested lists, and numbers the shortest that their type reads as the same. What
     JSON has no word for is: `"NaN"`, `"Infinity"`, `"-Infinity"`; a complex number `[real, imaginary]`; bytes as
     hexadecimal digits. Pytrees are objects and lists; of a class that JAX was told of, an object of its leaves by path,
     such as `"layer.w"`.
@@ -31,8 +29,7 @@ class JsonLinesHandler:
     Args:
         path: The file. One that exists is replaced.
         append: Whether lines are added to a file that exists instead, as when a run is resumed. A record that its
-            writer has left unfinished, since it was killed or the disk was full, is removed first. `effects merge`
-            takes logs of one run.
+            writer has left unfinished, since it was killed or the disk was full, is removed first.
         fsync: Whether each batch is on the disk before the next is taken, so that a machine that stops loses none.
             Otherwise it is with the operating system, and only a process that stops loses none.
 

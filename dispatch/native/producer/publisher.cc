@@ -79,6 +79,7 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
   ProducerRing &mine = this_thread_ring();
   RecordHeader header{};
   header.kind = kind;
+  header.flags = flags;
   header.site = site;
   header.token = token;
   header.device = device;
@@ -88,7 +89,7 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
   if (Tap *const tapped = tap.load(std::memory_order_acquire)) tapped->take(header, spans, count);
 
   const bool large = sizeof header + payload > mine.ring.capacity() / 4;
-  header.flags = static_cast<uint16_t>(flags | (large ? kLarge : 0));
+  if (large) header.flags |= kLarge;
   header.size = static_cast<uint32_t>(sizeof header + (large ? sizeof(void *) : payload));
 
   Block block;

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
@@ -26,6 +27,9 @@ bool IsRecord(Kind kind) { return kind == Kind::kOrdered || kind == Kind::kUnord
 
 uint64_t ProgramKeyOf(const Token &token) { return uint64_t{ThreadOf(token)} << 32 | token.epoch; }
 
+// As the drain says of the one that it keeps.
+int32_t DeviceOf(const RecordHeader &record) { return (record.flags & kReplicated) != 0 ? kAllDevices : record.device; }
+
 } // namespace
 
 RunFile::RunFile(const std::string &path) {
@@ -40,6 +44,7 @@ RunFile::RunFile(const std::string &path) {
   if (size_ >= kPage) memory_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0);
   const int error = errno;
   is_written_ = ::flock(file, LOCK_SH | LOCK_NB) != 0;
+  ::flock(file, LOCK_UN); // the mapping would keep it
   ::close(file);
   if (memory_ == MAP_FAILED) throw std::runtime_error(std::strerror(error));
   const auto refuse = [&](const std::string &why) {
@@ -150,25 +155,41 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files) : files_(std::move
   places_.erase(
       std::unique(places_.begin(), places_.end(), [this](const Place &a, const Place &b) { return is_same(a, b); }),
       places_.end());
-  // What has no order may have one token for many. All devices have the same, so that one of them says it.
+  leave_out_unordered_copies();
+  put_behind_callers();
+}
+
+// What has no order may have one token for many. So what a device or a process has as often as one before it is a copy,
+// if all devices have it, or the processes the same.
+void Records::leave_out_unordered_copies() {
   std::map<std::pair<uint64_t, uint64_t>, std::pair<uint32_t, int32_t>> says; // by program and site
+  std::map<std::string, std::map<uint32_t, uint64_t>> counts;                 // by what it is, in each file
   places_.erase(
       std::remove_if(places_.begin(), places_.end(),
                      [&](const Place &place) {
                        const RecordHeader &record = header(place);
-                       if (record.kind != Kind::kUnordered || (record.flags & kReplicated) == 0) return false;
+                       if (record.kind != Kind::kUnordered || InRegion(record.token)) return false;
                        const auto own = std::pair(place.file, place.device);
-                       return says.try_emplace({ProgramKeyOf(record.token), record.site}, own).first->second != own;
+                       if ((record.flags & kReplicated) != 0)
+                         return says.try_emplace({ProgramKeyOf(record.token), record.site}, own).first->second != own;
+                       if (files_.size() == 1) return false;
+                       std::string what(reinterpret_cast<const char *>(&record.site), sizeof record.site);
+                       what.append(reinterpret_cast<const char *>(&record.token), sizeof record.token);
+                       what.append(reinterpret_cast<const char *>(files_[place.file]->payload(place.entry)),
+                                   record.payload_size);
+                       auto &of_files = counts[what];
+                       const uint64_t count = ++of_files[place.file];
+                       return std::any_of(of_files.begin(), of_files.find(place.file),
+                                          [&](const auto &each) { return each.second >= count; });
                      }),
       places_.end());
-  put_behind_callers();
 }
 
 void Records::put_behind_callers() {
   // By the record of a callback: the programs that it has called. One thread of the drain runs one at a time.
   using Callback = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, int32_t>;
   const auto key = [](uint32_t file, const RecordHeader &of) {
-    return Callback(file, of.token.stream, of.token.epoch, of.token.phase, of.token.index, of.device);
+    return Callback(file, of.token.stream, of.token.epoch, of.token.phase, of.token.index, DeviceOf(of));
   };
   std::map<std::pair<uint32_t, uint64_t>, Callback> called_by; // by file and program
   std::map<std::pair<uint32_t, uint32_t>, Callback> running;   // by file and thread
@@ -200,8 +221,13 @@ void Records::put_behind_callers() {
     left.insert(left.end(), behind->second.rbegin(), behind->second.rend());
     inner.erase(behind);
   }
-  for (const auto &[_, places] : inner) // whose callback is not there any more
-    places_.insert(places_.end(), places.begin(), places.end());
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>> kept;
+  const auto token = [](const Callback &of) {
+    return std::tuple(std::get<1>(of), std::get<2>(of), std::get<3>(of), std::get<4>(of));
+  };
+  for (const Place &place : outer) kept.insert(token(key(place.file, header(place))));
+  for (const auto &[callback, places] : inner) // whose callback is a copy, or is not there any more
+    if (kept.count(token(callback)) == 0) places_.insert(places_.end(), places.begin(), places.end());
 }
 
 // Whether both are of one value, that all devices have or all processes.
@@ -251,7 +277,8 @@ std::tuple<std::string, std::vector<uint32_t>> Records::read(size_t first, size_
   std::string bytes;
   std::vector<uint32_t> files;
   for (size_t i = first; i < std::min(last, places_.size()); ++i) {
-    const RecordHeader &record = header(places_[i]);
+    RecordHeader record = header(places_[i]);
+    record.device = DeviceOf(record);
     bytes.append(reinterpret_cast<const char *>(&record), sizeof record);
     bytes.append(reinterpret_cast<const char *>(files_[places_[i].file]->payload(places_[i].entry)),
                  record.payload_size);

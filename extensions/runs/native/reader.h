@@ -95,6 +95,7 @@ private:
     int32_t device;
     uint64_t entry;
   };
+  void leave_out_unordered_copies();
   void put_behind_callers();
   const RecordHeader &header(const Place &place) const { return files_[place.file]->record(place.entry); }
   bool is_same(const Place &a, const Place &b) const;

@@ -78,6 +78,7 @@ void Writer::close() {
   while (writing_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
   header->closed.store(1, std::memory_order_release);
   ::munmap(header, kPage + header->capacity);
+  ::flock(file_, LOCK_UN); // also where a child has the file, which has been forked meanwhile
   ::close(file_);
   file_ = -1;
 }

@@ -7,7 +7,6 @@ import json
 import pytest
 
 import effects as fx
-from effects.extensions.handlers.merge import merge
 from tests.extensions.handlers.common import read_csv, read_lines
 
 _TEXT = 'é, "quoted"\nand on another line: 日本'
@@ -39,16 +38,6 @@ def test_records_are_whole_wherever_a_file_was_cut_off(make, read, handled, tmp_
         assert all(_is_whole(make, record, last) for record in before[1:]), size
         assert len(before) == 2 or size < len(written) - 1
     assert before == [first, last]
-
-
-@pytest.mark.parametrize("size", [1, 2, 40])
-def test_merge_reads_a_log_that_was_cut_off_and_goes_on(size, handled, tmp_path):
-    """`effects merge` reads whole lines."""
-    path = tmp_path / "run.jsonl"
-    handled(fx.JsonLinesHandler(path), lambda: (_first(1), _last(2)))
-    path.write_bytes(path.read_bytes()[:-size])
-    handled(fx.JsonLinesHandler(path, append=True), _first, 3)
-    assert [record["fields"]["x"] for record in merge([path])] == ([1, 2, 3] if size == 1 else [1, 3])
 
 
 @pytest.mark.parametrize("left", ["", "a line", '{"a":', "}", '{"a": 1}', '{"effect": 1}', "12"])

@@ -16,7 +16,6 @@ from jax.experimental.pallas import tpu as pltpu
 
 import effects as fx
 from effects import _jax
-from effects.extensions.handlers.merge import merge
 from tests.helpers import meet_barrier
 
 X = jnp.arange(8, dtype=jnp.float32)
@@ -293,7 +292,7 @@ def test_what_fails_stops_the_effects_behind_it():
 
 
 def test_handlers_get_single_records(tmp_path):
-    """JSON lines have a line for each effect, and logs can be merged although the effects of a kernel share a token."""
+    """JSON lines have a line for each effect, and so does a run file, although the effects of a kernel share a token."""
 
     @fx.jit
     def f(x):
@@ -307,15 +306,19 @@ def test_handlers_get_single_records(tmp_path):
         path = tmp_path / f"{forced}.jsonl"
         handler = fx.add_handler(fx.JsonLinesHandler(path))
         try:
-            with _jax.with_kernel_options(logs_simulated=forced), fx.capture(suppress=True):
+            with (
+                _jax.with_kernel_options(logs_simulated=forced),
+                fx.capture(suppress=True),
+                fx.record(tmp_path / "run.fx"),
+            ):
                 f(X)
-                meet_barrier()
         finally:
             fx.remove_handler(handler)
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         texts.append([(line["text"] if "text" in line else line["event"], line.get("grid")) for line in lines])
-        merged = merge([path])
-        assert [line.get("text") for line in merged] == [line.get("text") for line in lines]
+        run = fx.runs.read(tmp_path / "run.fx")
+        grids = [(what, None if grid is None else tuple(grid)) for what, grid in texts[-1]]
+        assert [(record.event or record.text, record.grid) for record in run] == grids
         if forced:
             assert len({tuple(line["token"]) for line in lines}) == 4
     assert texts[0] == texts[1]

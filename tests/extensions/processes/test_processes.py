@@ -6,7 +6,6 @@ import re
 import pytest
 
 import effects as fx
-from tests.internals import LogError, _cli, merge, text_of
 from tests.processes import run_processes
 
 PROGRAM = """
@@ -26,7 +25,7 @@ def put(x):
     return jax.make_array_from_callback(x.shape, jax.NamedSharding(MESH, P("x")), lambda index: x[index])
 
 x = put(np.arange(4, dtype=np.int32))
-token = fx.add_handler(fx.JsonLinesHandler(FOLDER / f"{{jax.process_index()}}.jsonl"))
+recording = fx.record(FOLDER / f"{{jax.process_index()}}.fx")
 records = []
 out = io.StringIO()
 
@@ -64,7 +63,7 @@ with contextlib.redirect_stdout(out), fx.capture() as records:
         fx.jit(lambda x: program_of(program, x))(put(np.arange(4, dtype=np.int32)))
 report["records"] = [[r.text, r.device, r.process, list(r.processes), r.token[2] % 2] for r in records]
 report["lines"] = out.getvalue().splitlines()
-fx.remove_handler(token)
+recording.close()
 
 # On devices of the first process alone: the others call it too, and wait for nothing
 first = mesh_of(1, devices=jax.devices()[:1])
@@ -78,12 +77,13 @@ with fx.capture(suppress=True) as records:
 report["elsewhere"] = [record.text for record in records]
 
 # Without an order: where these come among the others nobody says
-token = fx.add_handler(fx.JsonLinesHandler(FOLDER / f"unordered-{{jax.process_index()}}.jsonl"))
+(FOLDER / "unordered").mkdir(exist_ok=True)
+recording = fx.record(FOLDER / "unordered" / f"{{jax.process_index()}}.fx")
 fx.jit(lambda x: [fx.print("unordered {{}} {{}}", i, x, ordered=False) for i in range(3)])(x)
 fx.jit(lambda x: fx.print("elsewhere {{}}", x))(elsewhere)
 fx.jit(lambda: fx.print("after"))()
 fx.effects_barrier(scope="global", timeout=60)
-fx.remove_handler(token)
+recording.close()
 report["done"] = True
 """
 
@@ -131,10 +131,6 @@ def one(folder):
     return _runs(folder, 1)
 
 
-def _logs(folder, count, name=""):
-    return [folder / str(count) / f"{name}{process}.jsonl" for process in range(count)]
-
-
 def test_records_of_all_processes(one, two, four):
     """Each process shows what is of whole values, and of a region what is of its own devices."""
     [alone] = one
@@ -162,38 +158,33 @@ def test_records_say_which_processes_have_them(one, four):
     assert {text: processes for text, _, _, processes, _ in one[0]["records"]}["all [0 1 2 3]"] == [0]
 
 
-def test_merged_log_is_that_of_one_process(folder, one, two, four):
-    """To the byte."""
-    whole = _merge(folder / "whole.jsonl", _logs(folder, 1))
+def test_run_of_several_processes_is_that_of_one(folder, one, two, four):
+    """Whole values are there once, and each device's own records where one process with all devices has them."""
+    [alone] = one
+    runs = {count: fx.runs.read(folder / str(count)) for count in (1, 2, 4)}
+    assert [record.text for record in runs[1]] == [text for text, *_ in alone["records"]]
     for count in (2, 4):
-        assert _merge(folder / f"merged-{count}.jsonl", reversed(_logs(folder, count))) == whole
-    written = [json.loads(line) for line in _logs(folder, 1)[0].read_text().splitlines()]
-    kept = [json.loads(line) for line in whole.splitlines()]
-    assert all(record.pop("time") for record in written)  # each process has its own
-    by_itself = [record for record in written if record["thread"] < 1 << 23]  # else of a program that a callback called
-    assert [record for record in kept if record["thread"] is not None] == by_itself
-    assert [record["text" if "text" in record else "event"] for record in kept] == [
-        record["text" if "text" in record else "event"] for record in written
-    ]
-    texts = [text for text, *_ in one[0]["records"]]
-    assert [text_of(record) for record in kept] == texts
+        assert [process.number for process in runs[count].processes] == [*range(count)]
+        assert [_place(record) for record in runs[count]] == [_place(record) for record in runs[1]]
+        shown = {json.dumps(record.to_dict()["where"]) for record in runs[count]}
+        assert shown == {json.dumps(record.to_dict()["where"]) for record in runs[1]}
 
 
-def test_merged_log_has_unordered_records(folder, one, two, four):
+def _place(record):
+    """Of programs that callbacks call, the numbers are the drain's own."""
+    nested = record.thread >= 1 << 23
+    return record.text, record.token[2] % 2 and record.device, record.lane, None if nested else record.token
+
+
+def test_run_has_unordered_records_once(folder, one, two, four):
     for count in (1, 2, 4):
-        records = merge(_logs(folder, count, "unordered-"))
-        texts = [record["text"] for record in records]
+        texts = [record.text for record in fx.runs.read(folder / str(count) / "unordered")]
         assert texts[-2:] == ["elsewhere [0]", "after"]
         assert sorted(re.sub(r" \[.*", "", text) for text in texts) == [
             "after",
             "elsewhere",
             *(f"unordered {i}" for i in range(3)),
         ]
-
-
-def _merge(output, logs, *options):
-    assert _cli.main(["merge", *map(str, logs), "-o", str(output), *options]) == 0
-    return output.read_text()
 
 
 # The barrier over all processes
@@ -255,12 +246,6 @@ fx.jit(lambda x: fx.callback(lambda x: x == 1 and gate.wait(60), None, x))(PROCE
 barrier("slow", timeout=1)
 gate.set()
 barrier("after slow")
-
-# Different programs
-token = fx.add_handler(fx.JsonLinesHandler(os.path.join(FOLDER, f"{PROCESS}.jsonl")))
-fx.jit(lambda x: fx.print("same {}", x))(PROCESS)
-fx.jit((lambda x: fx.print("zero {}", x)) if PROCESS == 0 else (lambda x: fx.print("one {}", x)))(1)
-fx.remove_handler(token)
 
 # Where a process cannot tell which effects are its own
 from jax import P
@@ -338,18 +323,6 @@ def test_regions_whose_own_effects_a_process_cannot_tell(barriers):
 def test_process_that_died_is_named(barriers):
     said = barriers[0]["died"]
     assert "BarrierTimeout: The barrier of 2 processes waited 1 s, and these have not come: process 1 (" in said
-
-
-def test_different_programs_are_not_merged(barriers, folder):
-    logs = [folder / "different" / f"{process}.jsonl" for process in range(2)]
-    with pytest.raises(LogError) as caught:
-        merge(logs)
-    a, b = map(re.escape, map(str, logs))
-    assert re.match(
-        rf"The logs {a} and {b} differ: the first has line 2 \(print 'zero {{}}' at <string>:\d+, dispatch 6 of thread "
-        r"1\), where the second has line 2 \(print 'one {}' at <string>:\d+, dispatch 6 of thread 1\)\. ",
-        str(caught.value),
-    )
 
 
 def test_process_that_died_ends_a_barrier_without_a_limit():

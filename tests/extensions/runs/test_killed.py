@@ -62,7 +62,7 @@ def check_storm(path, steps):
         said = [process.stdout.readline() for _ in range(steps)]
         process.send_signal(signal.SIGKILL)
         said += process.stdout.readlines()
-    done = {thread: -1 for thread in range(3)}
+    done = dict.fromkeys(range(3), -1)
     for line in said:
         if line.endswith(b"\n"):
             thread, i = map(int, line.split())
@@ -77,8 +77,11 @@ def check_storm(path, steps):
             seen[int(fields["by"])].append(place)
     for thread, places in seen.items():
         each = 5 if thread else 2
-        assert places == [(i // each, i % each) for i in range(len(places))], thread
-        assert len(places) >= each * (done[thread] + 1), (thread, done)
+        whole = each * (done[thread] + 1)
+        assert places[:whole] == [(i // each, i % each) for i in range(whole)], (thread, done)
+        # One program may have been on its way, and its devices not equally far.
+        left = [(done[thread] + 1 + i // each, i % each) for i in range(2 * each)]
+        assert places[whole:] == [place for place in left if place in places[whole:]], (thread, done)
     return len(said), run.processes[0].torn
 
 
@@ -88,7 +91,8 @@ def small(tmp_path_factory):
     path = tmp_path_factory.mktemp("small") / "run.fx"
     done = run_python(
         "import effects as fx, jax\n"
-        "f = fx.jit(lambda x: (jax.lax.fori_loop(0, 20, lambda i, _: fx.print('{} {}', i, x), None), fx.log('end', x=x)))\n"
+        "loop = lambda x: jax.lax.fori_loop(0, 20, lambda i, _: fx.print('{} {}', i, x), None)\n"
+        "f = fx.jit(lambda x: (loop(x), fx.log('end', x=x)))\n"
         f"with fx.record({str(path)!r}, max_bytes=1 << 16): f(1.5)\n"
     )
     assert done.returncode == 0, done.stderr
@@ -231,7 +235,10 @@ def test_limit_on_the_size_of_files(tmp_path):
 
 def test_whole_process(tmp_path):
     """EFFECTS_RUN names a file, or a folder for the files of several processes; effects at the end are there."""
-    code = "import effects as fx, atexit\natexit.register(lambda: fx.print('last'))\nfx.jit(lambda x: fx.print('{}', x))(1)"
+    code = (
+        "import effects as fx, atexit\natexit.register(lambda: fx.print('last'))\n"
+        "fx.jit(lambda x: fx.print('{}', x))(1)"
+    )
     for path in (str(tmp_path / "run.fx"), f"{tmp_path / 'folder'}{os.sep}"):
         done = run_python(code, env={"EFFECTS_RUN": path})
         assert done.returncode == 0, done.stderr

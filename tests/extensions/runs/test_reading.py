@@ -108,6 +108,7 @@ def test_devices_stand_in_the_order_of_the_program(path):
     run = fx.runs.read(path)
     assert "".join(f"{text}\n" for text in texts(run)) == done.stdout
     assert [record.device for record in run.select(device=2)] == [2] * 4
+    assert [record.device for record in run if record.text.startswith("all")] == [-1, -1]
     assert {record.device for record in run.newest()} >= {0, 1, 2, 3}
 
 

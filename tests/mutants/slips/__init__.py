@@ -16,7 +16,6 @@ from tests.mutants.slips import (
     kernels,
     keys,
     masks,
-    merge,
     plain,
     progress,
     regions,
@@ -29,7 +28,7 @@ from tests.mutants.slips import (
 )
 
 PARTS = (
-    *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, merge, kernels),
+    *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, kernels),
     *(asynchronous, handlers, progress, plain, text, imports, gpus, keys, calls, threads, filters),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)
