@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 
 import effects as fx
@@ -12,6 +13,8 @@ from effects._doctor import add_arguments as add_doctor_arguments
 from effects._doctor import doctor
 from effects.extensions.runs.show import add_arguments as add_show_arguments
 from effects.extensions.runs.show import show
+
+MSG_PAGE = "The page {path} cannot be written: {why}. It takes a file. Name another after `--html`."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return options.run(options)
 
 
+MSG_PAGE = "The page {path} cannot be written: {why}. It takes a file. Name another after `--html`."
+
 COMMANDS: tuple[Command, ...] = (
     Command(
         "demo",
@@ -68,6 +73,12 @@ COMMANDS: tuple[Command, ...] = (
         "Shows what a run file has: the records in program order, or what each device came to last.",
         show,
         add_show_arguments,
+    ),
+    Command(
+        "diff",
+        "Shows where two runs begin to differ, and how that grows. The exit status is that of diff: 0, 1, or 2.",
+        _diff,
+        _diff_arguments,
     ),
 )
 """All subcommands, in the order in which `effects --help` lists them."""

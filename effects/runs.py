@@ -1,6 +1,11 @@
 """Run files: what `fx.record` has written, read and compared."""
 
 from effects._model.wire import Kind as Kind
+from effects.extensions.runs.diff import Difference as Difference
+from effects.extensions.runs.diff import Pair as Pair
+from effects.extensions.runs.diff import Parting as Parting
+from effects.extensions.runs.diff import SiteDifference as SiteDifference
+from effects.extensions.runs.diff import diff as diff
 from effects.extensions.runs.reading import Count as Count
 from effects.extensions.runs.reading import Event as Event
 from effects.extensions.runs.reading import Process as Process
@@ -9,4 +14,18 @@ from effects.extensions.runs.reading import RunError as RunError
 from effects.extensions.runs.reading import read as read
 from effects.extensions.runs.recording import Recording as Recording
 
-__all__ = ["Count", "Event", "Kind", "Process", "Recording", "Run", "RunError", "read"]
+__all__ = [
+    "Count",
+    "Difference",
+    "Event",
+    "Kind",
+    "Pair",
+    "Parting",
+    "Process",
+    "Recording",
+    "Run",
+    "RunError",
+    "SiteDifference",
+    "diff",
+    "read",
+]

@@ -1,0 +1,469 @@
+"""`effects.runs.diff`: two runs beside each other, record by record.
+
+Records correspond if they are of the same line, in the same call, of the same device, lane and iteration. No clock
+takes part, and no number that another version of the program has otherwise, or the same one on other devices:
+
+- Lines are those of equal effect and title. They may have moved.
+- Calls are counted by thread, without those that have no line in common with the other run.
+- A device counts in a region only: elsewhere all devices have the same.
+- An iteration is how many records of the line came before, in the same call, device and lane.
+
+The records of a line are a table of columns, so that whole columns are compared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from effects._model.site import Where
+from effects.extensions.runs.reading import MSG_NO_SITE, Run, RunError, read
+from effects.extensions.runs.report import page, report
+from effects.extensions.runs.tables import ORDER, Table, aligned, codes_of, distinct, key_of
+from effects.extensions.runs.values import Tolerance, differ, distance, ulps
+from effects.extensions.sites.lines import Pattern
+
+
+@dataclasses.dataclass(eq=False)
+class Pair:
+    """A record of each run, which correspond and differ.
+
+    Attributes:
+        effect: The effect's name.
+        title: The format, the event or the function.
+        where: The line.
+        thread: The thread that called the program, and
+        call: the number of the call there.
+        iteration: How many records of the line come before in this call, device and lane.
+        device: The device, in a region; elsewhere -1.
+        lane: The lane, or the program of a kernel's grid.
+        argument: The argument that differs most, by name or position.
+        a: What one run has.
+        b: What the other has.
+        index: Where they differ most. None if they have different shapes.
+        distance: How much: the absolute difference. Infinite if that is no number.
+        ulp: The same in units in the last place of the narrower type; None if they are no floats.
+        count: How many elements differ.
+    """
+
+    effect: str
+    title: str
+    where: Where
+    thread: int
+    call: int
+    iteration: int
+    device: int
+    lane: tuple[int, ...]
+    argument: str
+    a: np.ndarray | None
+    b: np.ndarray | None
+    index: tuple[int, ...] | None
+    distance: float
+    ulp: float | None
+    count: int
+    place: tuple[int, ...] = dataclasses.field(default=(), repr=False)  # in program order
+
+
+@dataclasses.dataclass(eq=False)
+class SiteDifference:
+    """A line in both runs.
+
+    Attributes:
+        effect: The effect's name.
+        title: The format, the event or the function.
+        where: The line, of the first run that has it.
+        compared: How many records both have.
+        differing: How many of these differ.
+        only_a: How many records only one run has, and
+        only_b: how many only the other.
+        first: The first that differ, in program order; None if none do.
+        largest: Those that differ most.
+        last: The last that differ.
+        growth: Of the records that differ: which of the compared ones they are, and by how much.
+    """
+
+    effect: str
+    title: str
+    where: Where
+    compared: int = 0
+    differing: int = 0
+    only_a: int = 0
+    only_b: int = 0
+    first: Pair | None = None
+    largest: Pair | None = None
+    last: Pair | None = None
+    growth: tuple[np.ndarray, np.ndarray] = dataclasses.field(default=(np.zeros(0, int), np.zeros(0)), repr=False)
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything does."""
+        return bool(self.differing or self.only_a or self.only_b)
+
+
+@dataclasses.dataclass(eq=False)
+class Parting:
+    """Where two runs part: from here on they have different effects, or one has none.
+
+    Attributes:
+        thread: The thread that called the program, and
+        call: the number of the call there.
+        device: The device, in a region; elsewhere -1.
+        a: What one run has here: the effect, its title and its line. None: it has ended.
+        b: What the other has.
+    """
+
+    thread: int
+    call: int
+    device: int
+    a: SiteDifference | None
+    b: SiteDifference | None
+
+
+@dataclasses.dataclass(eq=False)
+class Difference:
+    """How two runs differ, as `effects.runs.diff` returns it. Its `str` is a report.
+
+    Attributes:
+        names: What the runs are called.
+        sites: Each line, in the order of the first difference; those that do not differ come last.
+        parting: Where programs part; None if both runs have the same effects in the same order.
+    """
+
+    names: tuple[str, str]
+    sites: list[SiteDifference]
+    parting: Parting | None
+
+    @property
+    def equal(self) -> bool:
+        """Whether both runs have the same effects, with the same values."""
+        return self.parting is None and not any(site.differs for site in self.sites)
+
+    @property
+    def first(self) -> Pair | None:
+        """The first records that differ, in program order."""
+        return next((site.first for site in self.sites if site.first), None)
+
+    @property
+    def largest(self) -> Pair | None:
+        """The records that differ most."""
+        return max((site.largest for site in self.sites if site.largest), key=lambda pair: pair.distance, default=None)
+
+    def __str__(self) -> str:
+        return report(self)
+
+    def to_html(self) -> str:
+        """The report as a page of HTML that needs nothing else, with pictures of how differences grow."""
+        return page(self)
+
+
+def assert_same_run(
+    a: Run | str | os.PathLike[str],
+    b: Run | str | os.PathLike[str],
+    *,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    ulp: float = 0.0,
+    only: str | None = None,
+) -> None:
+    """Asserts that two runs have the same effects with the same values, as `effects.runs.diff` compares them.
+
+    Raises:
+        AssertionError: with the report, if they differ.
+        RunError: as `diff` does.
+
+    Example:
+        >>> import effects as fx, pathlib, tempfile
+        >>> from effects.testing import assert_same_run
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in ("a.fx", "b.fx"):
+        ...     with fx.record(folder / name):
+        ...         fx.jit(lambda x: fx.log("step", loss=x))(0.5)
+        >>> assert_same_run(folder / "a.fx", folder / "b.fx")
+    """
+    __tracebackhide__ = True
+    difference = diff(a, b, rtol=rtol, atol=atol, ulp=ulp, only=only)
+    if not difference.equal:
+        raise AssertionError(str(difference))
+
+
+def diff(
+    a: Run | str | os.PathLike[str],
+    b: Run | str | os.PathLike[str],
+    *,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    ulp: float = 0.0,
+    only: str | None = None,
+) -> Difference:
+    """Compares two runs: of other versions, on other devices, in other precision, with kernels in place of plain code.
+
+    Records correspond by line, call, iteration, lane and, in a region, device. So clocks do not matter, nor that lines
+    have moved. Values of different types are compared as numbers. NaN is the same as NaN.
+
+    Args:
+        a: A run, or its file or folder.
+        b: The other.
+        rtol: Numbers count as the same whose difference is at most this part of the larger one.
+        atol: The same of a difference that is at most this.
+        ulp: The same of a difference of at most so many units in the last place, of the narrower type.
+        only: A line, as `fx.sites` takes it: `"train.py:31"`. Others are left out.
+
+    Raises:
+        RunError: if a run cannot be read, or neither has a site that is meant.
+
+    Example:
+        >>> import effects as fx, pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> step = fx.jit(lambda x: fx.log("step", loss=x))
+        >>> for name, loss in ("a.fx", 0.5), ("b.fx", 0.75):
+        ...     with fx.record(folder / name):
+        ...         step(loss)
+        >>> difference = fx.runs.diff(folder / "a.fx", folder / "b.fx")
+        >>> difference.equal, difference.first.argument, difference.first.distance
+        (False, 'loss', 0.25)
+        >>> fx.runs.diff(folder / "a.fx", folder / "b.fx", rtol=0.5).equal
+        True
+    """
+    runs = [run if isinstance(run, Run) else read(run) for run in (a, b)]
+    return _Comparison(runs, Tolerance(rtol, atol, ulp), only).difference()
+
+
+# Two runs
+
+
+_OF_CALL = ("thread", "position", "device", "lane")
+
+
+class _Comparison:
+    def __init__(self, runs: list[Run], tolerance: Tolerance, only: str | None):
+        self._tolerance = tolerance
+        self._names = (runs[0]._path, runs[1]._path)
+        self._pairs, self._lanes = aligned(runs)
+        if only is None:
+            return
+        pattern = Pattern.read(only, "only")
+        self._pairs = [pair for pair in self._pairs if any(table and pattern.names(table.site.where) for table in pair)]
+        if not self._pairs:
+            files = ", ".join(sorted({site.where.file for run in runs for site in run.sites.values()})) or "no file"
+            raise RunError(MSG_NO_SITE.format(path=" and ".join(self._names), said=only, files=files))
+
+    def difference(self) -> Difference:
+        sites: list[SiteDifference] = []
+        in_step = True
+        for a, b in self._pairs:
+            effect, title, *_ = key_of(known := next(table.site for table in (a, b) if table))
+            site = SiteDifference(effect, title, known.where)
+            sites.append(site)
+            if a and b:
+                in_step &= self._compare(site, a, b)
+            else:
+                site.only_a, site.only_b, in_step = len(a or ()), len(b or ()), False
+        parting = None if in_step else self._parting(sites)
+        return Difference(self._names, sorted(sites, key=_first_place), parting)
+
+    def _compare(self, site: SiteDifference, a: Table, b: Table) -> bool:
+        """Compares the records of a line. Returns whether they stand at the same places in both runs."""
+        ranks = [{len(self._lanes[lane]) for lane in distinct(table.lane)} for table in (a, b)]
+        if ranks[0] != ranks[1]:
+            a.lane, b.lane = np.zeros(len(a), int), np.zeros(len(b), int)  # lanes here, and a loop there
+        in_step = len(a) == len(b) and all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ORDER)
+        groups = codes_of(*([getattr(table, name) for name in _OF_CALL] for table in (a, b)))
+        by_row = a.shares_tokens or b.shares_tokens
+        nth_a, copy_a = _iterations(groups[0], a, by_row)
+        if in_step:
+            rows = np.arange(len(a)), np.arange(len(b))
+        else:
+            nth_b, copy_b = _iterations(groups[1], b, by_row)
+            keys = codes_of([groups[0], nth_a], [groups[1], nth_b])
+            *rows, site.only_a, site.only_b = _matched(*keys, copy_a, copy_b)
+        site.compared = len(rows[0])
+        self._compare_values(site, (a, b), (rows[0], rows[1]), nth_a)
+        return in_step
+
+    def _compare_values(
+        self, site: SiteDifference, tables: tuple[Table, Table], rows: tuple[np.ndarray, np.ndarray], nth: np.ndarray
+    ) -> None:
+        found: list[tuple[np.ndarray, np.ndarray]] = []  # which of `rows` differ, and how far they are apart
+        for at, a, b in _of_columns(tables, rows):
+            different, apart = np.zeros(len(at), bool), np.zeros(len(at))
+            if a.keys() != b.keys():
+                different[:], apart[:] = True, np.inf
+            for x, y in ((a[name], b[name]) for name in a if name in b):
+                if x.shape[1:] != y.shape[1:]:
+                    different[:], apart[:] = True, np.inf
+                    continue
+                axes = tuple(range(1, x.ndim))
+                here = differ(x, y, self._tolerance).any(axis=axes)
+                if here.any():
+                    apart[here] = np.maximum(apart[here], distance(x[here], y[here]).max(axis=axes, initial=0.0))
+                    different |= here
+            found.append((at[different], apart[different]))
+        which, apart = (np.concatenate([each[i] for each in found] or [np.zeros(0, int)]) for i in range(2))
+        site.differing = len(which)
+        if not len(which):
+            return
+        one, other = tables
+        at = rows[0][which]
+        order = np.lexsort([getattr(one, name)[at] for name in reversed(ORDER)])
+        which, apart = which[order], apart[order]
+        site.growth = which, apart
+        chosen = (which[at] for at in (0, int(np.argmax(apart)), -1))
+        site.first, site.largest, site.last = (
+            self._pair(site, one, other, int(rows[0][i]), int(rows[1][i]), nth) for i in chosen
+        )
+
+    def _pair(self, site: SiteDifference, a: Table, b: Table, row_a: int, row_b: int, nth: np.ndarray) -> Pair:
+        place = tuple(int(getattr(a, name)[row_a]) for name in ORDER)
+        pair = Pair(
+            site.effect, site.title, a.site.where, thread=place[0], call=int(a.call[row_a]), iteration=int(nth[row_a]),
+            device=place[5], lane=self._lanes[place[6]], argument="", a=None, b=None, index=None, distance=-1.0,
+            ulp=None, count=0, place=place,
+        )  # fmt: skip
+        one, other = _values(a, row_a), _values(b, row_b)
+        for name in dict.fromkeys([*one, *other]):
+            x, y = one.get(name), other.get(name)
+            found: tuple[Any, ...] = (np.inf, None, None, 0)
+            if x is not None and y is not None and x.shape == y.shape:
+                different = differ(x, y, self._tolerance)
+                if not different.any():
+                    continue
+                apart = np.where(different, distance(x, y), -1)
+                at = np.unravel_index(int(np.argmax(apart)), x.shape)
+                in_ulps = ulps(x, y)
+                ulp = None if in_ulps is None else float(in_ulps[at])
+                found = (float(apart[at]), tuple(int(i) for i in at[1:]), ulp, int(different.sum()))
+            if found[0] > pair.distance:
+                pair.distance, pair.index, pair.ulp, pair.count = found
+                pair.argument = name
+                pair.a, pair.b = (None if value is None else np.asarray(value[0], value.dtype) for value in (x, y))
+        return pair
+
+    def _parting(self, sites: list[SiteDifference]) -> Parting | None:
+        """Where the order of effects differs, or one run has effects that the other has not."""
+        names = ("thread", "position", "device", "domain", "call", "phase", "index")
+        sequences, devices = [], []
+        for at in range(2):
+            numbered = [
+                (table, number)
+                for number, pair in enumerate(self._pairs)
+                if (table := pair[at]) and not any(each and each.shares_tokens for each in pair)
+            ]
+            rows = [
+                np.stack([*(getattr(table, name).astype(np.int64) for name in names), np.full(len(table), number)])
+                for table, number in numbered
+            ]
+            sequences.append(np.concatenate([np.zeros((len(names) + 1, 0), np.int64), *rows], axis=1))
+            devices.append({-1, *sequences[-1][2].tolist()})
+        for at, rows in enumerate(sequences):
+            rows = rows[:, np.isin(rows[2], [*(devices[0] & devices[1])])]
+            rows = rows[:, np.lexsort([rows[i] for i in (6, 5, 3, 2, 4, 1, 0)])]
+            is_new = (np.diff(rows[:-1], axis=1, prepend=-2) != 0).any(axis=0)  # several devices may have the same
+            sequences[at] = rows[:, is_new]
+        a, b = sequences
+        both, what = min(a.shape[1], b.shape[1]), [0, 1, 2, 3, -1]
+        parted = (a[what, :both] != b[what, :both]).any(axis=0)
+        at = int(np.argmax(parted)) if parted.any() else both
+        here = [rows[:, at] for rows in sequences if at < rows.shape[1]]
+        if not here:
+            return None
+        first = min(here, key=lambda row: tuple(row[[0, 1, 2, 3, 5, 6]]))
+        # Of a run that comes to this place later, or not at all, it is the end of what the place is of.
+        one, other = (
+            sites[rows[-1, at]] if at < rows.shape[1] and (rows[:3, at] == first[:3]).all() else None
+            for rows in sequences
+        )
+        return Parting(thread=int(first[0]), call=int(first[4]), device=int(first[2]), a=one, b=other)
+
+
+def _first_place(site: SiteDifference) -> tuple[float, ...]:
+    return site.first.place if site.first else (np.inf,)
+
+
+def _values(table: Table, row: int) -> dict[str, np.ndarray]:
+    """The arguments of one record, each with an axis of one record ahead."""
+    for rows, columns in table.columns:
+        [at] = np.nonzero(rows == row)
+        if len(at):
+            return {name: column[at] for name, column in columns.items()}
+    raise AssertionError(row)
+
+
+def _of_columns(tables: tuple[Table, Table], rows: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[Any, Any, Any]]:
+    """Which of the rows that correspond are in the same columns, and these columns of both."""
+    if len(tables[0].columns) == len(tables[1].columns) == 1:
+        [(_, a)], [(_, b)] = (table.columns for table in tables)
+        yield np.arange(len(rows[0])), _take(a, rows[0]), _take(b, rows[1])
+        return
+    places = []
+    for table, of in zip(tables, rows, strict=True):
+        block, at = np.zeros(len(table), np.int32), np.zeros(len(table), np.int64)
+        for number, (where, _) in enumerate(table.columns):
+            block[where], at[where] = number, np.arange(len(where))
+        places.append((block[of], at[of]))
+    (block_a, at_a), (block_b, at_b) = places
+    for i, (_, a) in enumerate(tables[0].columns):
+        for j, (_, b) in enumerate(tables[1].columns):
+            [which] = np.nonzero((block_a == i) & (block_b == j))
+            if len(which):
+                yield which, _take(a, at_a[which]), _take(b, at_b[which])
+
+
+def _take(columns: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    count = len(next(iter(columns.values()), rows))
+    if len(rows) == count and np.array_equal(rows, np.arange(count)):
+        return columns
+    return {name: column[rows] for name, column in columns.items()}
+
+
+def _iterations(group: np.ndarray, table: Table, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
+    """How many places of the group come before each row, and how many rows at its own: several devices or processes may
+    have the same."""
+    order = None if (group[1:] >= group[:-1]).all() else np.argsort(group, kind="stable")
+    columns = [group, table.domain, table.phase, table.index]
+    if order is not None:
+        columns = [column[order] for column in columns]
+    is_new = np.ones(len(group), bool)
+    first = is_new.copy()
+    first[1:] = columns[0][1:] != columns[0][:-1]
+    if not by_row:
+        is_new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    rows = np.arange(len(group))
+    place = np.cumsum(is_new)
+    nth = place - place[first][np.cumsum(first) - 1]
+    copy = rows - rows[is_new][place - 1]
+    if order is None:
+        return nth, copy
+    back = np.empty_like(order)
+    back[order] = rows
+    return nth[back], copy[back]
+
+
+def _matched(
+    a: np.ndarray, b: np.ndarray, copy_a: np.ndarray, copy_b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, int, int]:
+    """The rows that correspond, and how many only one has. Of a row that is there several times, the first stands for
+    those that the other run does not have."""
+    full_a, full_b = codes_of([a, copy_a], [b, copy_b])
+    to_b, to_a = _find(full_a, full_b), _find(full_b, full_a)
+    first_a, first_b = np.flatnonzero(copy_a == 0), np.flatnonzero(copy_b == 0)
+    left_a, left_b = np.flatnonzero((to_b < 0) & (copy_a > 0)), np.flatnonzero((to_a < 0) & (copy_b > 0))
+    of_a, of_b = _find(a[left_a], b[first_b]), _find(b[left_b], a[first_a])
+    rows = np.flatnonzero(to_b >= 0)
+    parts_a = rows, left_a[of_a >= 0], first_a[of_b[of_b >= 0]]
+    parts_b = to_b[rows], first_b[of_a[of_a >= 0]], left_b[of_b >= 0]
+    only_a = int((to_b < 0).sum() - (of_a >= 0).sum())
+    only_b = int((to_a < 0).sum() - (of_b >= 0).sum())
+    return np.concatenate(parts_a), np.concatenate(parts_b), only_a, only_b
+
+
+def _find(wanted: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """Where each is; -1 if it is not there."""
+    if not len(among):
+        return np.full(len(wanted), -1)
+    order = np.argsort(among, kind="stable")
+    at = np.minimum(np.searchsorted(among, wanted, sorter=order), len(among) - 1)
+    return np.where(among[order[at]] == wanted, order[at], -1)

@@ -1,0 +1,167 @@
+"""What `effects.runs.diff` has found, as text and as a page."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from effects import _errors as errors
+from effects._model.wire import FIRST_NESTED_THREAD, PLAIN_THREAD
+
+if TYPE_CHECKING:
+    from effects.extensions.runs.diff import Difference, Pair, Parting, SiteDifference
+
+_HEADINGS = ("line", "both have", "differ", "first", "largest", "last", "only A", "only B")
+
+
+def report(difference: Difference) -> str:
+    """The most important first."""
+    return "\n".join([*_summary(difference), *_table(difference)])
+
+
+def _summary(difference: Difference) -> Iterator[str]:
+    compared = errors.counted(sum(site.compared for site in difference.sites), "record")
+    a, b = difference.names
+    if difference.equal:
+        yield f"{a} and {b} are equal: {compared} at {errors.counted(len(difference.sites), 'line')}"
+        return
+    yield from (f"A: {a}", f"B: {b}")
+    differing = sum(site.differing for site in difference.sites)
+    yield f"{differing} of {compared} that both have differ." if differing else f"{compared} that both have are equal."
+    first, largest = difference.first, difference.largest
+    if first and largest:
+        yield from ("", "They differ first at", *_shown_pair(first))
+        if largest.place != first.place or largest.where != first.where:
+            yield from ("", "They differ most at", *_shown_pair(largest))
+    if difference.parting:
+        yield from ("", *_shown_parting(difference.parting))
+
+
+def _table(difference: Difference) -> Iterator[str]:
+    sites = [site for site in difference.sites if site.differs]
+    equal = len(difference.sites) - len(sites)
+    if not sites:
+        return
+    rows = [_HEADINGS, *map(_cells, sites)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    yield ""
+    for name, *numbers in rows:
+        yield "  ".join([name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:])]).rstrip()
+    if equal:
+        yield f"{errors.counted(equal, 'other line')} without a difference"
+
+
+def _name(site: Any) -> str:
+    return f"{site.effect} {site.title!r} at {site.where}"
+
+
+def _call(of: Pair | Parting) -> str:
+    if of.thread == PLAIN_THREAD:
+        return f"effect {of.call} of programs of plain jax.jit"
+    return f"call {of.call} " + (f"of thread {of.thread}" if of.thread < FIRST_NESTED_THREAD else "by callbacks")
+
+
+def _index(index: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, index))}]" if index else ""
+
+
+def _shown_pair(pair: Pair) -> Iterator[str]:
+    device = f", device {pair.device}" if pair.device >= 0 else ""
+    lane = f", lane {_index(pair.lane)}" if pair.lane else ""
+    yield f"  {_name(pair)}"
+    yield f"  {_call(pair)}, iteration {pair.iteration}{device}{lane}"
+    argument = f"argument {pair.argument}" if pair.argument.isdecimal() else pair.argument
+    if pair.index is None or pair.a is None or pair.b is None:
+        a, b = ("nothing" if x is None else f"{x.dtype}{list(x.shape)}" for x in (pair.a, pair.b))
+        yield f"  {argument}: A has {a}, B has {b}"
+        return
+    a, b = (repr(x.item()) if x.dtype.kind in "UO" else str(x) for x in (pair.a[pair.index], pair.b[pair.index]))
+    apart = f", {pair.distance:.3g} apart" if np.isfinite(pair.distance) else ""
+    ulp = "" if pair.ulp is None or not apart else f" ({pair.ulp:.0f} ulp)"
+    yield f"  {argument}{_index(pair.index)}: {a} in A, {b} in B{apart}{ulp}"
+    if pair.a.size > 1:
+        yield f"  {pair.count} of its {pair.a.size} elements differ, this one the most"
+
+
+def _shown_parting(parting: Parting) -> Iterator[str]:
+    device = f" on device {parting.device}" if parting.device >= 0 else ""
+    yield f"Their effects part in {_call(parting)}{device}:"
+    for name, site in ("A", parting.a), ("B", parting.b):
+        yield f"  {name} goes on with {_name(site)}" if site else f"  {name} has no more effects in this call"
+
+
+def _cells(site: SiteDifference) -> tuple[str, ...]:
+    sizes = [f"{pair.distance:.3g}" if pair else "" for pair in (site.first, site.largest, site.last)]
+    compared, *counts = (f"{n:,}" if n else "" for n in (site.compared, site.differing, site.only_a, site.only_b))
+    return _name(site), compared, counts[0], *sizes, *counts[1:]
+
+
+# As a page
+
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Two runs</title>
+<style>
+  body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }}
+  h1 {{ font-size: 1.3rem }}
+  pre {{ background: #f4f4f2; padding: 1rem; overflow-x: auto; font-size: 13px }}
+  table {{ border-collapse: collapse; width: 100% }}
+  th, td {{ padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #ddd; vertical-align: middle }}
+  th:first-child, td:first-child {{ text-align: left; word-break: break-word }}
+  tr.differs td:first-child {{ border-left: 4px solid #c0392b }}
+  tr.same td:first-child {{ border-left: 4px solid #27ae60 }}
+  svg {{ display: block; background: #f4f4f2 }}
+</style>
+<h1>{heading}</h1>
+<pre>{report}</pre>
+<table>
+<tr>{headings}<th>how they grow</th></tr>
+{rows}
+</table>
+<p>A bar is the largest difference of some records, the first on the left. Each line has a logarithmic scale of its own.
+Red: a difference that is no number.</p>
+</html>
+"""
+_WIDTH, _HEIGHT = 240, 48
+
+
+def page(difference: Difference) -> str:
+    """The report as a page of HTML that needs nothing else."""
+    rows = []
+    for site in difference.sites:
+        kind = "differs" if site.differs else "same"
+        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(site))
+        rows.append(f'<tr class="{kind}">{cells}<td>{_growth(site)}</td></tr>')
+    return _PAGE.format(
+        heading="The runs are equal" if difference.equal else "The runs differ",
+        report=html.escape("\n".join(_summary(difference))),
+        headings="".join(f"<th>{heading}</th>" for heading in _HEADINGS),
+        rows="\n".join(rows),
+    )
+
+
+def _growth(site: SiteDifference) -> str:
+    """How far records are apart, along all that both runs have."""
+    which, apart = site.growth
+    if not len(which):
+        return ""
+    bars = min(_WIDTH // 2, site.compared)
+    heights = np.zeros(bars)
+    np.maximum.at(heights, which * bars // site.compared, apart)
+    logs = np.log10(heights[(heights > 0) & np.isfinite(heights)])
+    low, high = (logs.min(), logs.max()) if len(logs) else (0.0, 0.0)
+    width = _WIDTH / bars
+    drawn = []
+    for at, size in enumerate(heights):
+        if size > 0:
+            part = (np.log10(size) - low) / (high - low) if np.isfinite(size) and high > low else 1.0
+            height = (0.15 + 0.85 * part) * _HEIGHT
+            color = "#2c6fbb" if np.isfinite(size) else "#c0392b"
+            drawn.append(
+                f'<rect x="{at * width:.1f}" y="{_HEIGHT - height:.1f}" width="{width:.1f}" height="{height:.1f}"'
+                f' fill="{color}"/>'
+            )
+    shown = f"from {10**low:.3g} to {10**high:.3g}" if len(logs) else "no number"
+    return f'<svg width="{_WIDTH}" height="{_HEIGHT}"><title>{shown}</title>{"".join(drawn)}</svg>'

@@ -1,0 +1,88 @@
+"""How values differ: of one type or of two, bit by bit or within a tolerance."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+
+class Tolerance(NamedTuple):
+    """Numbers count as the same if any of these says so. Without them only equal numbers do."""
+
+    rtol: float = 0.0  # of the larger one
+    atol: float = 0.0
+    ulp: float = 0.0  # units in the last place of the narrower type
+
+
+EXACT = Tolerance()
+
+
+def differ(a: np.ndarray, b: np.ndarray, tolerance: Tolerance = EXACT) -> np.ndarray:
+    """Which elements differ. NaN is the same as NaN, and the two zeros are."""
+    if not (_is_number(a) and _is_number(b)):
+        a, b = (x if x.dtype.kind in "US" else x.astype(object) for x in (a, b))
+        return np.asarray(a != b, bool)
+    wide_a, wide_b = _widened(a, b)
+    different = np.asarray(wide_a != wide_b)
+    if not different.any():
+        return different
+    if "f" in (kinds := wide_a.dtype.kind + wide_b.dtype.kind) or "c" in kinds:
+        different &= ~(np.isnan(wide_a) & np.isnan(wide_b))
+    if any(tolerance):
+        at = np.nonzero(different)  # mostly few
+        wide_a, wide_b = wide_a[at], wide_b[at]
+        with np.errstate(all="ignore"):
+            largest = np.maximum(np.abs(wide_a), np.abs(wide_b)).astype(float)
+            near = distance(wide_a, wide_b) <= tolerance.atol + tolerance.rtol * largest
+            if tolerance.ulp and (apart := ulps(a[at], b[at])) is not None:
+                near |= apart <= tolerance.ulp
+        different[at] = ~(near & np.isfinite(wide_a) & np.isfinite(wide_b))
+    return different
+
+
+def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """How far elements are apart; infinitely, if no number says it."""
+    if not (_is_number(a) and _is_number(b)):
+        return np.where(differ(a, b), np.inf, 0.0)
+    wide = _wide(a, b)
+    with np.errstate(all="ignore"):
+        apart = np.abs(a.astype(wide) - b.astype(wide))
+    return np.where(np.isnan(apart), np.where(differ(a, b), np.inf, 0.0), apart)
+
+
+def ulps(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """How many numbers of the narrower type lie between the two, and one; None if they are not both real floats."""
+    if not all(jax.dtypes.issubdtype(x.dtype, np.floating) for x in (a, b)):
+        return None
+    narrow = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)
+    with np.errstate(all="ignore"):
+        first, second = _places(a.astype(narrow)), _places(b.astype(narrow))
+        beyond = np.abs(first.astype(float)) + np.abs(second.astype(float))  # more than 64 bits have
+    return np.where((first < 0) == (second < 0), np.abs(first - second), beyond)
+
+
+def _places(x: np.ndarray) -> np.ndarray:
+    """Where each number stands among all of its type, on either side of zero."""
+    bits = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}").reshape(x.shape)
+    sign = np.array(1 << (8 * x.dtype.itemsize - 1), bits.dtype)
+    size = (bits & ~sign).astype(np.int64)
+    return np.where(bits & sign, -size, size)
+
+
+def _is_number(x: np.ndarray) -> bool:
+    return x.dtype.kind == "b" or bool(jax.dtypes.issubdtype(x.dtype, np.number))
+
+
+def _wide(a: np.ndarray, b: np.ndarray) -> type:
+    return np.complex128 if "c" in a.dtype.kind + b.dtype.kind else np.float64
+
+
+def _widened(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same as numbers that NumPy compares exactly."""
+    kinds = {a.dtype.kind, b.dtype.kind}
+    if kinds <= {*"biu"} or (a.dtype == b.dtype and kinds <= {*"fc"}):
+        return a, b
+    wide = _wide(a, b)
+    return a.astype(wide), b.astype(wide)
