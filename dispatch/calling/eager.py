@@ -14,7 +14,7 @@ from effects._config import config
 from effects._model.device import device_number
 from effects._model.primitive import effect_p
 from effects._model.site import SIZE, Site
-from effects._model.wire import ALL_DEVICES
+from effects._model.wire import ALL_DEVICES, Kind
 from effects.dispatch.runtime.barrier import effects_barrier
 from effects.dispatch.runtime.runtime import runtime
 from effects.dispatch.runtime.streams import Stream
@@ -66,6 +66,7 @@ def _publish_in(stream: Stream, site: Site, records: Sequence[tuple[int, Sequenc
                 results.append(_call(site, token, values, device, stream, number))
             index += bool(site.effect.ordered)
         native.close([(stream_of_token, epoch, phase, index)], 0)
+        native.note(Kind.RETURNED, (stream_of_token, epoch, 0, 0))
         stream.dispatching.pop()
     except BaseException:
         native.abandon(stream.thread, stream.dispatching, depth)
