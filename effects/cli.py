@@ -13,6 +13,7 @@ from effects._doctor import add_arguments as add_doctor_arguments
 from effects._doctor import doctor
 from effects.extensions.runs.show import add_arguments as add_show_arguments
 from effects.extensions.runs.show import show
+from effects.extensions.runs.trace import add_trace_arguments, trace_command
 
 MSG_PAGE = "The page {path} cannot be written: {why}. It takes a file. Name another after `--html`."
 
@@ -79,6 +80,12 @@ COMMANDS: tuple[Command, ...] = (
         "Shows where two runs begin to differ, and how that grows. The exit status is that of diff: 0, 1, or 2.",
         _diff,
         _diff_arguments,
+    ),
+    Command(
+        "trace",
+        "Writes a run file as a timeline for Perfetto, or shows who waited for whom.",
+        trace_command,
+        add_trace_arguments,
     ),
 )
 """All subcommands, in the order in which `effects --help` lists them."""

@@ -13,6 +13,7 @@ from effects.extensions.runs.reading import Run as Run
 from effects.extensions.runs.reading import RunError as RunError
 from effects.extensions.runs.reading import read as read
 from effects.extensions.runs.recording import Recording as Recording
+from effects.extensions.runs.trace import trace as trace
 
 __all__ = [
     "Count",
@@ -28,4 +29,5 @@ __all__ = [
     "SiteDifference",
     "diff",
     "read",
+    "trace",
 ]

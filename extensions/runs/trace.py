@@ -1,0 +1,501 @@
+"""`effects trace`: a run as a timeline, in the JSON that Perfetto and `chrome://tracing` read.
+
+What has a beginning and an end is a slice on a track of its process: calls and barriers of threads, programs on
+devices, functions. All slices are in memory at once, as they are few; records are written one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import glob
+import itertools
+import json
+import math
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import rich.console
+import rich.markup
+import rich.table
+
+from effects._model.callback import HostCall
+from effects._model.record import Record
+from effects._model.site import Site
+from effects._model.wire import ALL_DEVICES, EPOCH, PHASE, PLAIN_THREAD, STREAM, Kind, in_region, thread_of
+from effects.extensions.runs.reading import Event, Run, RunError, _records_of, read
+
+MSG_NOTHING = (
+    "`effects trace` was given neither `-o` nor `--summary`. Say what to make: `-o trace.json` or `--summary`."
+)
+MSG_OUTPUT = "The trace cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
+MSG_PROFILE = (
+    "{path} cannot be read as a profile: {why}. `--profile` takes the folder that `jax.profiler.trace` was given, or "
+    "one of the files in it whose names end with `.xplane.pb`. Name one of these."
+)
+
+_ASYNC_DONE = "effects.async_done"
+"""The key of the function for which the done of an asynchronous function waits. Its argument says which start it is
+of."""
+
+_PER_SECOND = 1_000_000
+"""Times are whole microseconds since 1970. Perfetto rounds decimals, and leaves out slices that then overlap."""
+
+Program = tuple[int, tuple[int, int]]
+"""A process, and in it a thread and the number of its dispatch."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Slice:
+    """Something that took some time: a "call", a "barrier", a "program" on a device, a "callback", or a "function" that
+    runs beside its program."""
+
+    kind: str
+    track: tuple[int, str]  # the process, and what of it
+    name: str
+    start: int
+    program: tuple[int, int]
+    site: Site | None = None
+    device: int = ALL_DEVICES
+    end: int = 0  # 0: it has not ended
+    is_unfinished: bool = False  # its end is the last time that is known of it
+    waited: Sequence[Slice] = ()  # of a barrier: what it waited for, from the last to end
+    row: int = 0  # the thread's number in the trace
+
+    @property
+    def duration(self) -> int:
+        return max(self.end - self.start, 1)  # clocks may be set back
+
+    @property
+    def shown(self) -> str:
+        place = f" on {self.track[1]}" if self.site is None else f" at {self.site.where}"
+        return f"{self.name}{place}{' (unfinished)' if self.is_unfinished else ''}"
+
+
+class Timeline:
+    """The slices of a run, by their start."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.slices: list[Slice] = []
+        self.failures: list[Event] = []
+        self.calls: dict[Program, Slice] = {}
+        self.programs: dict[Program, dict[int, Slice]] = {}  # by device
+        # By process, token and device of a record: from where, when, and to what.
+        self.arrows: dict[tuple[int, tuple[int, ...], int], list[tuple[Slice, int, Slice]]] = {}
+        self.functions: dict[tuple[int, tuple[int, ...]], list[Slice]] = {}  # by process and token: lanes, devices
+        self._open: dict[Any, Slice] = {}
+        self._last: dict[int, int] = {}  # by process: the last time that is known
+        for event in run.events():
+            self._add_event(event)
+        for process in run.processes:
+            # What processes have in common is in a run once, of one of them.
+            self._add_records(run if len(run.processes) == 1 else read(process.path))
+        self._close()
+        self.slices.sort(key=lambda each: each.start)
+        self._find_waits()
+
+    def _begin(self, key: Any, begun: Slice) -> Slice:
+        self._open[key] = begun
+        self.slices.append(begun)
+        return begun
+
+    def _end(self, key: Any, time: int) -> None:
+        if (begun := self._open.pop(key, None)) is not None:
+            begun.end = time
+
+    def _add_event(self, event: Event) -> None:
+        process, program, kind = event.process.number, event.program, event.kind
+        time = self._time(process, event.time)
+        call, thread = (process, program), f"thread {program[0]}"
+        function = process, event.token, event.device, event.text
+        if kind == Kind.DISPATCHED:
+            self.calls[call] = self._begin(call, Slice("call", (process, thread), event.text, time, program))
+        elif kind == Kind.RETURNED:
+            self._end(call, time)
+        elif kind == Kind.FAILED:
+            self.failures.append(event)
+            self._end(call, time)  # perhaps it raises, and does not return
+        elif kind == Kind.BARRIER:
+            self._begin((process, thread), Slice("barrier", (process, thread), "barrier", time, program))
+        elif kind == Kind.BARRIER_DONE:
+            self._end((process, thread), time)
+        elif kind == Kind.BEGUN:
+            name = "callback" if event.site is None else event.site.content.title
+            begun = Slice("callback", (process, "callbacks"), name, time, program, event.site, event.device)
+            self.functions.setdefault((process, event.token), []).append(self._begin(function, begun))
+        elif kind == Kind.DONE:
+            self._end(function, time)
+        else:
+            on_device = self._on_device(call, event.device, time)
+            if kind == Kind.CLOSE:
+                on_device.end = max(on_device.end, time)
+
+    def _time(self, process: int, seconds: float) -> int:
+        time = round(seconds * _PER_SECOND)
+        self._last[process] = max(self._last.get(process, time), time)
+        return time
+
+    def _on_device(self, program: Program, device: int, time: int) -> Slice:
+        """The program on a device, which has begun by then."""
+        devices = self.programs.setdefault(program, {})
+        device = _first_of(devices, device)
+        if device not in devices:
+            call = self.calls.get(program)
+            plain = "a program of JAX's" if program[1][0] == PLAIN_THREAD else "program"
+            name = plain if call is None else call.name
+            track = program[0], "all devices" if device < 0 else f"device {device}"
+            devices[device] = Slice("program", track, name, time, program[1], device=device)
+            self.slices.append(devices[device])
+        devices[device].start = min(devices[device].start, time)
+        return devices[device]
+
+    def _add_records(self, run: Run) -> None:
+        """When programs have begun, what they have called, and asynchronous functions. No values of other records are
+        read here."""
+        starts: dict[Any, list[Slice]] = {}
+        dones: list[tuple[Any, int | None, list[Slice]]] = []
+        for process, part in run._parts():
+            site, token, number, _, seconds = part
+            time, device = self._time(process.number, seconds), process.place(number) if number >= 0 else number
+            program = process.number, (thread_of(token[STREAM]), token[EPOCH])
+            on_device = self._on_device(program, device, time)
+            if not in_region(token[PHASE]):  # all devices come to it, of which the run has one
+                for each in self.programs[program].values():
+                    each.start = min(each.start, time)
+            functions = self.functions.get((process.number, token), [])
+            # Of several devices that ask for one call, the first ones have come to it before it begins.
+            called = [each for each in functions if each.device in (ALL_DEVICES, device) and each.start >= time]
+            if called:
+                self.arrows[process.number, token, device] = [(on_device, time, each) for each in called]
+            # The functions that programs of JAX's start are numbered as those of one program.
+            numbered = (process.number, PLAIN_THREAD) if program[1][0] == PLAIN_THREAD else program
+            if site.effect.name == "async":
+                for record in _records_of(process, part, run._site):
+                    lane = int(np.ravel_multi_index(record.lane, site.lanes)) if record.lane else 0
+                    track = process.number, "asynchronous functions"
+                    begun = Slice("function", track, site.content.title, time, program[1], site, device)
+                    starts.setdefault((numbered, int(record.args[-1]), lane), []).append(begun)
+                    self.slices.append(begun)
+            elif isinstance(site.content, HostCall) and site.content.function.key == _ASYNC_DONE:
+                for record in _records_of(process, part, run._site):
+                    high, low, lane = map(int, record.args[0])
+                    only = device if in_region(token[PHASE]) else None
+                    dones.append(((numbered, high << 12 | low, lane), only, functions))
+        for key, only, functions in dones:
+            ends = [each.end for each in functions if only in (None, each.device) or each.device < 0]
+            for started in starts.get(key, []):
+                if only in (None, started.device) and ends and all(ends):
+                    started.end = max(ends)
+
+    def _close(self) -> None:
+        """Ends what has not ended. A call that has raised, and a barrier that was interrupted, is over when its thread
+        goes on."""
+        for event in self.failures:
+            for each in self.programs.get((event.process.number, event.program), {}).values():
+                each.end = each.end or max(round(event.time * _PER_SECOND), each.start)
+        following: dict[tuple[int, str], int] = {}
+        for each in reversed(self.slices):  # which events have put by time
+            if not each.end:
+                each.end = max(following.get(each.track, self._last[each.track[0]]), each.start)
+                each.is_unfinished = each.track not in following
+            if each.kind in ("call", "barrier"):
+                following[each.track] = each.start
+
+    def _find_waits(self) -> None:
+        """What each barrier waited for: programs of its thread that were called before and ended later, and what they
+        called back."""
+
+        def called(each: Slice) -> int:
+            call = self.calls.get((each.track[0], each.program), each)
+            return min(call.start, each.start)
+
+        ahead = sorted((each for each in self.slices if each.kind not in ("call", "barrier")), key=called, reverse=True)
+        outstanding: list[Slice] = []
+        for barrier in self.slices:
+            if barrier.kind != "barrier":
+                continue
+            while ahead and called(ahead[-1]) <= barrier.start:
+                outstanding.append(ahead.pop())
+            outstanding = [each for each in outstanding if each.end > barrier.start]
+            threads = (barrier.track[0], barrier.program[0]), (barrier.track[0], PLAIN_THREAD)
+            own = [each for each in outstanding if (each.track[0], each.program[0]) in threads]
+            barrier.waited = sorted(own, key=lambda each: each.end, reverse=True)
+
+
+def _first_of(devices: dict[int, Slice], device: int) -> int:
+    """Of what all of a program's devices publish: the first of these."""
+    return min(devices, default=device) if device < 0 else device
+
+
+# As JSON
+
+
+def trace(run: Run, path: str | os.PathLike[str], *, profile: str | os.PathLike[str] | None = None) -> None:
+    """Writes a timeline of a run for Perfetto (https://ui.perfetto.dev), as JSON of trace events.
+
+    Each process of the run has a track for each thread that calls programs, for each device, for callbacks and for
+    asynchronous functions. Arrows lead from a call to its program on each device, and from a record to its callback.
+    The numbers that `fx.log` was given are counters. Times are in microseconds since 1970.
+
+    Args:
+        run: What `effects.runs.read` returns.
+        path: The file, which is replaced.
+        profile: The folder that `jax.profiler.trace` was given, or one of its `.xplane.pb` files. What JAX has measured
+            stands beside the run's processes, at the same times.
+
+    Raises:
+        OSError: if the file cannot be written.
+        RunError: if there is no profile.
+
+    Example:
+        >>> import effects as fx, json, pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> with fx.record(folder / "run.fx"):
+        ...     fx.jit(lambda x: fx.log("step", loss=x))(0.5)
+        >>> fx.runs.trace(fx.runs.read(folder / "run.fx"), folder / "trace.json")
+        >>> events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+        >>> [event["args"] for event in events if event["ph"] == "C"]
+        [{'loss': 0.5}]
+    """
+    _write(Timeline(run), path, profile)
+
+
+def _write(timeline: Timeline, path: str | os.PathLike[str], profile: str | os.PathLike[str] | None) -> None:
+    if any(os.path.realpath(each.path) == os.path.realpath(path) for each in timeline.run.processes):
+        raise OSError("it is a file of the run")
+    planes = [] if profile is None else _planes(profile, timeline)
+    encode = json.JSONEncoder(allow_nan=False).encode
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write('{"displayTimeUnit": "ns", "traceEvents": [')
+        for at, event in enumerate(itertools.chain(_trace_events(timeline), _profile_events(planes))):
+            file.write((",\n" if at else "\n") + encode(event))
+        file.write("\n]}\n")
+
+
+_INSTANT = {"ph": "i", "s": "t"}
+
+
+def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
+    has_several = len({device for devices in timeline.programs.values() for device in devices if device >= 0}) > 1
+    rows: dict[tuple[int, str], list[tuple[int, int]]] = {}  # by track: each row's number, and when it is free
+    numbers = itertools.count(1)
+    for process in timeline.run.processes:
+        name = f"process {process.number}: {' '.join(process.command)}"
+        yield from _named(process.number + 1, None, name, process.number)
+    for each in timeline.slices:
+        known = rows.setdefault(each.track, [])
+        free = next((at for at, (_, end) in enumerate(known) if end <= each.start), len(known))
+        pid = each.track[0] + 1
+        if free == len(known):
+            known.append((next(numbers), 0))
+            name = each.track[1] + (f" ({free + 1})" if free else "")
+            yield from _named(pid, known[free][0], name, _ORDER.index(each.kind))
+        each.row = known[free][0]
+        known[free] = each.row, each.start + each.duration
+        args: dict[str, Any] = {"thread": each.program[0], "dispatch": each.program[1]}
+        args |= {"line": str(each.site.where)} if each.site is not None else {}
+        args |= {"unfinished": True} if each.is_unfinished else {}
+        args |= {"waited for": [*dict.fromkeys(waited.shown for waited in each.waited)]} if each.waited else {}
+        name = f"{each.name} (unfinished)" if each.is_unfinished else each.name
+        place = {"pid": pid, "tid": each.row, "ts": each.start, "dur": each.duration}
+        yield {"ph": "X", "name": name, "cat": each.kind, **place, "args": args}
+    flows = itertools.count(1)
+    for program, devices in timeline.programs.items():
+        if (call := timeline.calls.get(program)) is not None:
+            for each in devices.values():
+                yield from _arrow(next(flows), call, call.start, each)
+    for event in timeline.failures:
+        process, time = event.process.number, round(event.time * _PER_SECOND)
+        if (call := timeline.calls.get((process, event.program))) is not None:
+            place = {"pid": process + 1, "tid": call.row, "ts": time}
+            yield {**_INSTANT, "name": f"failed: {event.text}", "cat": "failure", **place}
+    for record in timeline.run:
+        devices = timeline.programs[record.process, (record.thread, record.token[EPOCH])]
+        on_device = devices[_first_of(devices, record.device)]
+        time = round(record.time * _PER_SECOND)
+        place = {"pid": record.process + 1, "ts": time}
+        args = {"effect": record.effect, "line": str(record.where), "token": record.token}
+        args |= {"lane": record.lane} if record.lane else {}
+        yield {**_INSTANT, "name": _text(record), "cat": "record", **place, "tid": on_device.row, "args": args}
+        # Right behind it, so that readers take them for arrows of the record.
+        for arrow in timeline.arrows.pop((record.process, record.token, record.device), []):
+            yield from _arrow(next(flows), *arrow)
+        if record.event is not None:
+            of = f" device {record.device}" if has_several and record.device >= 0 else ""
+            of += f" lane {record.lane}" if record.lane else ""
+            numbers = {field: _number(value) for field, value in record.fields.items()}
+            if numbers := {field: number for field, number in numbers.items() if number is not None}:
+                yield {"ph": "C", "name": f"{record.event}{of}", **place, "args": numbers}
+    for arrow in itertools.chain.from_iterable(timeline.arrows.values()):  # of records that others stand for
+        yield from _arrow(next(flows), *arrow)
+
+
+_ORDER = ["call", "barrier", "program", "callback", "function"]
+"""The tracks from top to bottom, by what is on them."""
+
+
+def _named(pid: int, tid: int | None, name: str, order: int) -> Iterator[dict[str, Any]]:
+    of, place = ("process", {"pid": pid}) if tid is None else ("thread", {"pid": pid, "tid": tid})
+    yield {"ph": "M", "name": f"{of}_name", **place, "args": {"name": name}}
+    yield {"ph": "M", "name": f"{of}_sort_index", **place, "args": {"sort_index": order}}
+
+
+def _arrow(number: int, source: Slice, time: int, target: Slice) -> Iterator[dict[str, Any]]:
+    """Both ends lie in their slices, as readers find these by their times."""
+    time = min(max(time, source.start), source.start + source.duration - 1)
+    for phase, each, at in (("s", source, time), ("f", target, target.start)):
+        place = {"pid": each.track[0] + 1, "tid": each.row, "ts": at}
+        yield {"ph": phase, "id": number, "name": "token", "cat": "token", **place} | (
+            {"bp": "e"} if phase == "f" else {}
+        )
+
+
+def _text(record: Record) -> str:
+    try:
+        return record.text
+    except Exception as error:  # a field that cannot be shown: the rest is worth seeing
+        return f"{record.event or record.fmt or record.effect} <{error!r}>"
+
+
+def _number(value: Any) -> float | None:
+    """The value, if it is one number that JSON has."""
+    if isinstance(value, (str, bytes, bool)) or np.shape(value) != ():
+        return None
+    dtype = np.result_type(value)
+    if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+# What JAX has measured
+
+
+def _planes(profile: str | os.PathLike[str], timeline: Timeline) -> list[tuple[int, Any]]:
+    """What a profile has of the time of the run, and when it begins, in nanoseconds."""
+    path = os.fspath(profile)
+    files = glob.glob(f"{glob.escape(path)}/**/*.xplane.pb", recursive=True) if os.path.isdir(path) else [path]
+    first = min((each.start for each in timeline.slices), default=0) / _PER_SECOND
+    last = max((each.end for each in timeline.slices), default=0) / _PER_SECOND
+    planes = []
+    try:
+        for data in [jax.profiler.ProfileData.from_file(file) for file in sorted(files)]:
+            with warnings.catch_warnings(action="ignore"):  # JAX's: where warnings are errors, they end the process
+                stats = dict(itertools.chain.from_iterable(plane.stats for plane in data.planes))
+            start, stop = int(stats["profile_start_time"]), int(stats["profile_stop_time"])
+            if start / 1e9 <= last and first <= stop / 1e9:
+                planes += [(start, plane) for plane in data.planes]
+        if not planes:
+            raise RuntimeError("it has none of the time of the run")
+    except (RuntimeError, ValueError, OSError, KeyError) as error:
+        raise RunError(MSG_PROFILE.format(path=path, why=error)) from None
+    return planes
+
+
+_FIRST_PLANE = 1 << 20
+"""The number of JAX's first row of tracks, which has many others below it."""
+
+
+def _profile_events(planes: list[tuple[int, Any]]) -> Iterator[dict[str, Any]]:
+    for number, (start, plane) in enumerate(planes, _FIRST_PLANE):
+        for row, line in enumerate(plane.lines, 1):
+            if row == 1:
+                yield from _named(number, None, f"jax.profiler: {plane.name}", number)
+            place = {"pid": number, "tid": number + row * _FIRST_PLANE}
+            yield from _named(**place, name=line.name or "events", order=row)
+            times = ((start + int(event.start_ns), start + int(event.end_ns), event.name) for event in line.events)
+            rounded = ((begin // 1000, end // 1000, name) for begin, end, name in times)
+            for begin, end, name in sorted(rounded, key=lambda event: (event[0], -event[1])):  # the outer ones first
+                yield {"ph": "X", "name": name, "cat": "jax", **place, "ts": begin, "dur": end - begin}
+
+
+# In the terminal
+
+
+def _summary(timeline: Timeline) -> Iterator[rich.table.Table]:
+    """Who waited for whom."""
+    functions: dict[tuple[str, ...], list[Slice]] = {}
+    barriers: dict[tuple[str, ...], list[Slice]] = {}
+    on_devices: dict[tuple[int, int], list[Slice]] = {}
+    behind: dict[tuple[int, int], list[int]] = {}
+    of_programs: dict[tuple[int, int], list[Slice]] = {}  # those of all processes
+    for each in timeline.slices:
+        process, track = each.track
+        if each.kind == "barrier":
+            waited = each.waited[0].shown if each.waited else "records to be shown"
+            barriers.setdefault((str(process), track, waited), []).append(each)
+        elif each.kind == "program":
+            on_devices.setdefault((process, each.device), []).append(each)
+            of_programs.setdefault(each.program, []).append(each)
+        elif each.kind != "call":
+            content = None if each.site is None else each.site.content
+            waits = isinstance(content, HostCall) and content.results is not None
+            kind = "asynchronous" if each.kind == "function" else "a device waits" if waits else "no device waits"
+            functions.setdefault((each.shown, kind), []).append(each)
+    for slices in of_programs.values():
+        if len(slices) > 1:
+            last, first = max(slices, key=lambda each: each.end), min(each.end for each in slices)
+            behind.setdefault((last.track[0], last.device), []).append(last.end - first)
+    if functions:
+        yield _table("Functions", ("function", ""), functions)
+    if barriers:
+        yield _table("Barriers", ("process", "thread", "waited for"), barriers)
+    title = "Devices, which end a program last"
+    table = rich.table.Table("process", "device", "programs", "busy", "last", "behind the first", title=title)
+    for place in sorted(on_devices, key=lambda place: -sum(behind.get(place, []))):
+        busy, late = sum(each.duration for each in on_devices[place]), behind.get(place, [])
+        counts = f"{len(on_devices[place]):,}", _seconds(busy), f"{len(late):,}", _seconds(sum(late))
+        table.add_row(*map(str, place), *counts)
+    yield table
+
+
+def _table(title: str, names: tuple[str, ...], groups: dict[tuple[str, ...], list[Slice]]) -> rich.table.Table:
+    """Rows of slices, those first that took the most time."""
+    table = rich.table.Table(*names, "count", "total", "longest", title=title)
+    for column in table.columns:
+        column.overflow = "fold"
+    for names, slices in sorted(groups.items(), key=lambda group: -sum(each.duration for each in group[1])):
+        times = [each.duration for each in slices]
+        cells = *names, f"{len(times):,}", _seconds(sum(times)), _seconds(max(times))
+        table.add_row(*map(rich.markup.escape, cells))
+    return table
+
+
+def _seconds(time: int) -> str:
+    seconds = time / _PER_SECOND
+    return f"{seconds:,.3f} s" if seconds >= 1 else f"{seconds * 1e3:.3f} ms"
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="run", help="run files of one run, or the folder that has them")
+    parser.add_argument("-o", "--output", metavar="file", help="where the timeline goes, as JSON that Perfetto reads")
+    parser.add_argument(
+        "--profile", metavar="folder", help="what jax.profiler.trace wrote at that time: goes beside it"
+    )
+    parser.add_argument("--summary", action="store_true", help="show in the terminal who waited for whom")
+
+
+def trace_command(options: argparse.Namespace) -> int:
+    """Writes a timeline, or shows a summary of it."""
+    try:
+        if options.output is None and not options.summary:
+            raise RunError(MSG_NOTHING)
+        timeline = Timeline(read(*options.runs))
+        if options.output is not None:
+            _write(timeline, options.output, options.profile)
+    except RunError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(MSG_OUTPUT.format(path=options.output, why=error.strerror or error), file=sys.stderr)
+        return 2
+    if options.summary:
+        rich.console.Console().print(*_summary(timeline), sep="\n")
+    return 0

@@ -1,0 +1,284 @@
+"""A run file becomes a timeline that trace viewers read."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import re
+import signal
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import effects as fx
+from tests.helpers import run_python
+from tests.internals import _cli, wire
+from tests.processes import run_processes
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.fx"
+
+
+def trace_of(*paths, **options):
+    """The events of the trace, by phase, of which every reader can make something."""
+    output = paths[0].parent / "trace.json"
+    fx.runs.trace(fx.runs.read(*paths), output, **options)
+    events = json.loads(output.read_text(), parse_constant=pytest.fail)["traceEvents"]
+    by_phase = collections.defaultdict(list)
+    for event in events:
+        by_phase[event["ph"]].append(event)
+    named = {(event["pid"], event.get("tid")) for event in by_phase["M"]}
+    rows = collections.defaultdict(list)
+    for event in by_phase["X"]:
+        rows[event["pid"], event["tid"]].append(event)
+    assert rows.keys() <= named
+    for slices in rows.values():
+        slices.sort(key=lambda each: each["ts"])
+        assert all(each["dur"] > 0 or each["cat"] == "jax" for each in slices)
+        ours = [each for each in slices if each["cat"] != "jax"]
+        assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in itertools.pairwise(ours))
+    begun, ended = ({event["id"]: event for event in by_phase[phase]} for phase in "sf")
+    assert begun.keys() == ended.keys() and len(begun) == len(by_phase["s"]) == len(by_phase["f"])
+    for each in (*begun.values(), *ended.values()):
+        assert any(on["ts"] <= each["ts"] < on["ts"] + on["dur"] for on in rows[each["pid"], each["tid"]]), each
+    return by_phase
+
+
+def slices_of(events, *cat):
+    return [event for event in events["X"] if event["cat"] in cat]
+
+
+def names_of(slices):
+    return [each["name"].rpartition(".")[2] for each in slices]
+
+
+def test_programs_and_callbacks_have_slices(path):
+    """Calls, programs on their devices, callbacks and barriers, with arrows from the one to the other."""
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def save(x):
+        pass
+
+    @fx.jit
+    def step(x):
+        def shard(x):
+            fx.log("shard", at=x[0])
+            return x
+
+        x = jax.shard_map(shard, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d"))(x)
+        fx.callback(save, None, x.sum())
+        return x
+
+    with fx.record(path), fx.capture(suppress=True):
+        x = step(step(jnp.arange(4.0)))
+        thread = threading.Thread(target=lambda: step(x))
+        thread.start()
+        thread.join()
+        fx.print("outside")
+    events = trace_of(path)
+    kinds = collections.Counter(event.kind for event in fx.runs.read(path).events())
+    assert kinds[wire.Kind.DISPATCHED] == kinds[wire.Kind.RETURNED] == 4
+    calls, programs = slices_of(events, "call", "barrier"), slices_of(events, "program")
+    assert names_of(calls) == [*["step"] * 3, "an eager call", "barrier", "barrier"]
+    assert sorted(names_of(programs)) == ["an eager call", *["step"] * 6]
+    assert names_of(slices_of(events, "callback")) == ["save"] * 3
+    assert not any("unfinished" in event["args"] for event in events["X"])
+    rows = {
+        (event["pid"], event["tid"]): event["args"]["name"] for event in events["M"] if event["name"] == "thread_name"
+    }
+    arrows = collections.Counter(
+        (rows[one["pid"], one["tid"]].split()[0], rows[other["pid"], other["tid"]].split()[0])
+        for one, other in zip(events["s"], events["f"], strict=True)
+    )
+    assert arrows["thread", "device"] == 7 and arrows["device", "callbacks"] >= 3
+    assert len({rows[call["pid"], call["tid"]] for call in calls}) == 2
+    instants = collections.Counter(event["name"] for event in events["i"])
+    assert instants["shard at=0.0"] == 3 and instants["outside"] == 1
+
+
+def test_numbers_of_logs_are_counters(path):
+    """Each scalar field is one, by event; what is no number of JSON's is left out."""
+
+    @fx.jit
+    def f(x):
+        fx.log("step", n=jnp.int32(x), loss=x, low=x.astype(jnp.bfloat16), off=x / 0, yes=x > 0, rows=x[None], word="a")
+        jax.vmap(lambda y: fx.log("lane", y=y))(jnp.arange(2.0))
+        fx.print("{}", x)
+
+    with fx.record(path), fx.capture(suppress=True):
+        f(0.5)
+        f(1.5)
+    counters = [(event["name"], event["args"]) for event in trace_of(path)["C"]]
+    assert [args for name, args in counters if name == "step"] == [
+        {"n": n, "loss": x, "low": x} for n, x in ((0, 0.5), (1, 1.5))
+    ]
+    assert [args["y"] for name, args in counters if name == "lane lane (1,)"] == [1, 1]
+
+
+def test_barrier_says_what_it_waited_for(path, capsys, monkeypatch):
+    """The program or the callback that ended last, in the trace and in the summary."""
+    is_waiting = threading.Event()
+
+    def slow(x):
+        is_waiting.wait()
+
+    def wait_for_barrier():
+        kinds = set()
+        while wire.Kind.BARRIER not in kinds:  # recording goes on
+            kinds = {event.kind for event in fx.runs.read(path).events()}
+        is_waiting.set()
+
+    with fx.record(path):
+        thread = threading.Thread(target=wait_for_barrier)
+        thread.start()
+        fx.jit(lambda x: fx.callback(slow, None, x))(1.0)
+        fx.effects_barrier()
+        thread.join()
+    barrier = slices_of(trace_of(path), "barrier")[0]
+    assert re.fullmatch(r".*slow at .*test_trace.py:\d+", barrier["args"]["waited for"][0])
+    monkeypatch.setenv("COLUMNS", "300")
+    assert _cli.main(["trace", str(path), "--summary"]) == 0
+    assert re.search(r"0 +│ thread \d+ +│ \S*slow at", capsys.readouterr().out)
+
+
+def test_failures_have_their_texts(path):
+    """Also those that a call raises, which then has an end."""
+
+    def bad(x):
+        raise ValueError("no")
+
+    @fx.jit
+    def raises(x):
+        fx.print("{}", x)
+        raise KeyError
+
+    with fx.record(path):
+        with pytest.raises(fx.EffectError):
+            fx.jit(lambda x: fx.callback(bad, x, x))(1.0).block_until_ready()
+        with pytest.raises(KeyError):
+            raises(1.0)
+    events = trace_of(path)
+    assert [event["name"] for event in events["i"] if event["cat"] == "failure"] == ["failed: ValueError('no')"]
+    assert not any("unfinished" in event["args"] for event in events["X"])
+
+
+def test_asynchronous_functions_have_slices(path):
+    """From the start to the done, in loops and lanes, in programs of JAX's too."""
+
+    def double(x):
+        return 2 * x
+
+    def f(x):
+        x = fx.async_done(fx.async_callback(double, x, x))
+        jax.lax.fori_loop(0, 2, lambda i, x: fx.async_done(fx.async_callback(double, x, x)), x)
+        jax.vmap(lambda x: fx.async_done(fx.async_callback(double, x, x)))(jnp.arange(2.0))
+
+    with fx.record(path):
+        fx.jit(f)(1.0)
+        jax.jit(f)(1.0)
+        fx.effects_barrier()
+    events = trace_of(path)
+    started = slices_of(events, "function")
+    assert names_of(started) == ["double"] * 10
+    assert not any("unfinished" in event["args"] for event in events["X"])
+
+
+KILLED = """
+import os, signal, effects as fx
+def die(x):
+    os.kill(os.getpid(), signal.SIGKILL)
+@fx.jit
+def step(x):
+    fx.log("step", x=x)
+    return fx.callback(die, x, x)
+fx.record({path!r})
+fx.jit(lambda x: fx.print("before {{}}", x))(1.0)
+step(1.0)
+fx.effects_barrier()
+"""
+
+
+def test_killed_process_has_slices_without_end(path, capsys):
+    """They are marked, and end at the last time known."""
+    assert run_python(KILLED.format(path=str(path))).returncode == -signal.SIGKILL
+    events = trace_of(path)
+    left = {(each["cat"], each["name"]): each for each in events["X"] if "unfinished" in each["args"]}
+    assert left.keys() >= {("program", "step (unfinished)"), ("callback", "die (unfinished)")}
+    last = max(each["ts"] + each["dur"] for each in events["X"])
+    assert all(last - 1 <= each["ts"] + each["dur"] for each in left.values())
+    assert _cli.main(["trace", str(path), "--summary"]) == 0
+    assert "(unfinished)" in capsys.readouterr().out
+
+
+PROCESSES = """
+start()
+import jax.numpy as jnp, effects as fx
+mesh = jax.make_mesh((PROCESSES,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+x = jax.make_array_from_callback((PROCESSES,), jax.NamedSharding(mesh, jax.P("d")), lambda at: jnp.arange(2.0)[at])
+def save(x):
+    pass
+@fx.jit
+def step(x):
+    fx.log("sum", x=x.sum())
+    fx.callback(save, None, x.sum())
+    return x + 1
+with fx.record({folder!r} + f"/{{PROCESS}}.fx"):
+    step(step(x))
+report["done"] = True
+"""
+
+
+def test_processes_stand_side_by_side(tmp_path):
+    """Each has its programs and callbacks. What they have in common is there once."""
+    done = run_processes(PROCESSES.format(folder=str(tmp_path)), 2)
+    assert all(process.report.get("done") for process in done), done[0].output
+    events = trace_of(tmp_path / "0.fx", tmp_path / "1.fx")
+    for pid in (1, 2):
+        mine = [each for each in events["X"] if each["pid"] == pid]
+        assert [each["name"] for each in mine if each["cat"] == "program"] == ["step"] * 2
+        assert [each["name"] for each in mine if each["name"] == "save"] == ["save"] * 2
+    assert [event["args"]["x"] for event in events["C"]] == [1.0, 3.0]
+
+
+def test_profile_stands_beside_the_run(path, tmp_path):
+    """What `jax.profiler` has measured around a call is around the slice of the call."""
+    f = fx.jit(lambda x: fx.print("x = {}", x))
+    with jax.profiler.trace(tmp_path / "profile"), fx.record(path), jax.profiler.TraceAnnotation("around"):
+        f(1.0)
+    events = trace_of(path, profile=tmp_path / "profile")
+    [around] = [each for each in events["X"] if each["name"] == "around"]
+    [call] = [each for each in slices_of(events, "call") if each["name"] == f.__qualname__]
+    apart = 1000  # microseconds: how exactly the profiler knows when it began
+    assert around["ts"] - apart <= call["ts"]
+    assert call["ts"] + call["dur"] <= around["ts"] + around["dur"] + apart
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["{path}"], "neither `-o` nor `--summary`"),
+        (["{path}", "-o", "{path}"], "it is a file of the run"),
+        (["{path}", "-o", "{folder}/none/trace.json"], "No such file or directory"),
+        (["{folder}/none.fx", "--summary"], "cannot be read"),
+        (
+            ["{path}", "-o", "{folder}/trace.json", "--profile", "{folder}"],
+            "cannot be read as a profile: it has none of the time of the run",
+        ),
+        (["{path}", "-o", "{folder}/trace.json", "--profile", "{path}"], "cannot be read as a profile"),
+    ],
+)
+def test_command_says_what_is_wrong(arguments, says, path, tmp_path, capsys):
+    """On the error output, with a status of its own, and nothing is written."""
+    with fx.record(path):
+        pass
+    before = path.read_bytes()
+    given = [each.format(path=path, folder=tmp_path) for each in arguments]
+    assert _cli.main(["trace", *given]) == 2
+    output, error = capsys.readouterr()
+    assert says in error and not output and path.read_bytes() == before
+    assert not (tmp_path / "trace.json").exists()
