@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Callable, Sequence
 
 import effects as fx
 from effects._demo import demo
 from effects._doctor import add_arguments as add_doctor_arguments
 from effects._doctor import doctor
+from effects.extensions.runs.diff import add_diff_arguments, diff_command
 from effects.extensions.runs.show import add_arguments as add_show_arguments
 from effects.extensions.runs.show import show
 from effects.extensions.runs.trace import add_trace_arguments, trace_command
-
-MSG_PAGE = "The page {path} cannot be written: {why}. It takes a file. Name another after `--html`."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +76,8 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "diff",
         "Shows where two runs begin to differ, and how that grows. The exit status is that of diff: 0, 1, or 2.",
-        _diff,
-        _diff_arguments,
+        diff_command,
+        add_diff_arguments,
     ),
     Command(
         "trace",

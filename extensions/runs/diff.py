@@ -13,8 +13,10 @@ The records of a line are a table of columns, so that whole columns are compared
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -467,3 +469,36 @@ def _find(wanted: np.ndarray, among: np.ndarray) -> np.ndarray:
     order = np.argsort(among, kind="stable")
     at = np.minimum(np.searchsorted(among, wanted, sorter=order), len(among) - 1)
     return np.where(among[order[at]] == wanted, order[at], -1)
+
+
+# The command.
+
+MSG_PAGE = "The page {path} cannot be written: {why}. It takes a file. Name another after `--html`."
+
+
+def add_diff_arguments(parser: argparse.ArgumentParser) -> None:
+    for name in "ab":
+        parser.add_argument(name, metavar=name.upper(), help="a run file, or a folder of those of a run's processes")
+    parser.add_argument("--rtol", type=float, default=0.0, help="what part of the larger number a difference may be")
+    parser.add_argument("--atol", type=float, default=0.0, help="what a difference may be")
+    parser.add_argument("--ulp", type=float, default=0.0, help="the same in units in the last place")
+    parser.add_argument("--only", metavar="site", help="a line, say train.py:31; others are left out")
+    parser.add_argument("--html", metavar="file", help="where to write the report as a page")
+
+
+def diff_command(options: argparse.Namespace) -> int:
+    """Shows how two runs differ. Returns 0 if they are equal, 1 if they differ, and 2 if that can't be said."""
+    try:
+        tolerances = {"rtol": options.rtol, "atol": options.atol, "ulp": options.ulp}
+        difference = diff(options.a, options.b, only=options.only, **tolerances)
+        if options.html is not None:
+            with open(options.html, "w", encoding="utf-8") as file:
+                file.write(difference.to_html())
+    except RunError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(MSG_PAGE.format(path=options.html, why=error.strerror or error), file=sys.stderr)
+        return 2
+    print(difference)
+    return 0 if difference.equal else 1

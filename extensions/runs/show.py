@@ -117,7 +117,9 @@ def stats(run: Run) -> rich.table.Table:
     """How many records each line has, how many of them there were a second, and which share of all that is."""
     lines: dict[tuple[str, str, str], list[Any]] = collections.defaultdict(list)
     for count in run.counts():
-        lines[str(count.site.where), count.site.effect.name, count.site.content.title].append(count)
+        where = count.site.where
+        line = f"{os.path.basename(where.file)}:{where.line}"
+        lines[line, count.site.effect.name, count.site.content.title].append(count)
     total = sum(count.number for counts in lines.values() for count in counts)
     table = rich.table.Table("site", "effect", "what", "count", "each second", "share")
     for line, counts in sorted(lines.items(), key=lambda each: -sum(count.number for count in each[1])):

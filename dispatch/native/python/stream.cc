@@ -128,6 +128,7 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
     }
   } else { // a program without effects closes nothing, and reads no token
     drain().fail(thread, number);
+    publisher().note(Kind::kClose, {StreamOf(thread, 0), number, 0, 0});
     if (pool != nullptr) pool->give(std::move(placed));
   }
   publisher().note(Kind::kReturned, {StreamOf(thread, 0), number, 0, 0});

@@ -292,7 +292,7 @@ def test_what_fails_stops_the_effects_behind_it():
 
 
 def test_handlers_get_single_records(tmp_path):
-    """JSON lines have a line for each effect, and so does a run file, although the effects of a kernel share a token."""
+    """JSON lines have a line for each effect, and so do run files, although the effects of a kernel share a token."""
 
     @fx.jit
     def f(x):
