@@ -17,7 +17,7 @@ ROOT = NATIVE.parents[1]
 LIBRARY = ROOT / "dispatch" / "native"
 FOLDERS = [  # of the library that the module, too, is linked with
     *(LIBRARY / name for name in ("producer", "order", "drain", "text", "xla")),
-    *(ROOT / "extensions" / name / "native" for name in ("asynchronous", "custom_calls", "cuda")),
+    *(ROOT / "extensions" / name / "native" for name in ("asynchronous", "custom_calls", "cuda", "runs")),
 ]
 IN_ALL = (NATIVE / "main.cc", NATIVE / "world.cc", NATIVE / "cuda_world.cc", NATIVE / "driver" / "stand_in.cc")
 USE_XLA = ("cuda", "custom_call", "overlay", "started_call")  # with these their names begin

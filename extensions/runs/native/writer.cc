@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "dispatch/native/xla/runtime.h"
+
 namespace effects::runs {
 namespace {
 

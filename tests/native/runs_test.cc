@@ -1,0 +1,161 @@
+// Run files: what threads write is read whole and once, and nothing else is, whatever the file has become.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "extensions/runs/native/reader.h"
+#include "extensions/runs/native/writer.h"
+
+namespace effects::runs_test {
+namespace {
+
+using check::MakeToken;
+using check::Random;
+using runs::RunFile;
+using runs::Writer;
+
+// A file that is gone at the end of its test.
+struct Path {
+  Path() {
+    char name[] = "/tmp/effects-run-XXXXXX";
+    const int file = ::mkstemp(name);
+    CHECK(file >= 0);
+    ::close(file);
+    path = name;
+  }
+  ~Path() { std::remove(path.c_str()); }
+  std::string path;
+};
+
+// A record whose payload can be told from its token: so many times the index.
+void Take(Writer &writer, uint32_t thread, uint32_t index) {
+  const std::vector<uint64_t> payload(1 + index % 7, uint64_t{thread} << 32 | index);
+  RecordHeader header{};
+  header.kind = Kind::kOrdered;
+  header.site = 7;
+  header.token = MakeToken(thread, 0, 0, index);
+  header.payload_size = payload.size() * sizeof payload[0];
+  const Span span{payload.data(), header.payload_size};
+  writer.take(header, &span, 1);
+}
+
+// The (thread, index) of all records, each of which must be whole.
+std::vector<std::pair<uint32_t, uint32_t>> Read(const std::string &path) {
+  auto file = std::make_shared<RunFile>(path);
+  file->scan();
+  std::vector<std::pair<uint32_t, uint32_t>> read;
+  for (const uint64_t entry : file->entries()) {
+    const RecordHeader &record = file->record(entry);
+    const uint32_t thread = ThreadOf(record.token), index = record.token.index;
+    CHECK_EQ(record.payload_size, sizeof(uint64_t) * (1 + index % 7));
+    for (size_t i = 0; i < record.payload_size; i += sizeof(uint64_t)) {
+      uint64_t value;
+      std::memcpy(&value, file->payload(entry) + i, sizeof value);
+      CHECK_EQ(value, uint64_t{thread} << 32 | index);
+    }
+    read.emplace_back(thread, index);
+  }
+  file->described();
+  const runs::Records records({file});
+  CHECK_EQ(records.size(), read.size());
+  records.read(0, records.size());
+  records.newest();
+  records.events();
+  return read;
+}
+
+// Threads append while the file is closed under them: what is in it is whole, once, and in each thread's order.
+TEST(test_threads_append_while_the_file_is_closed) {
+  for (int turn = 0; turn < 20; ++turn) {
+    Path path;
+    Writer &writer = runs::writer();
+    CHECK(writer.open(path.path, 1 << 20, turn % 2 == 0));
+    std::atomic<int> started{0};
+    std::vector<std::thread> threads;
+    for (uint32_t thread = 1; thread <= 3; ++thread)
+      threads.emplace_back([&, thread] {
+        for (uint32_t index = 0; index < 2000; ++index) {
+          Take(writer, thread, index);
+          started += index == 100;
+        }
+      });
+    while (started != 3) std::this_thread::yield();
+    writer.close();
+    for (std::thread &each : threads) each.join();
+    std::array<uint32_t, 4> next{};
+    for (const auto &[thread, index] : Read(path.path)) CHECK_EQ(index, next[thread]++);
+    for (uint32_t thread = 1; thread <= 3; ++thread) CHECK(next[thread] > 100);
+  }
+}
+
+// Once the file is full, the newest half of it is there at least.
+TEST(test_full_file_keeps_the_newest) {
+  Path path;
+  Writer &writer = runs::writer();
+  CHECK(writer.open(path.path, 1 << 16, true));
+  for (uint32_t index = 0; index < 5000; ++index) Take(writer, 1, index);
+  writer.close();
+  std::set<uint32_t> read;
+  for (const auto &[thread, index] : Read(path.path)) CHECK(read.insert(index).second);
+  for (uint32_t index = 4700; index < 5000; ++index) CHECK(read.count(index) == 1);
+}
+
+// 20,000 damaged files: none is read as anything but records that were written, or an error.
+TEST(test_damaged_files) {
+  Path path;
+  Writer &writer = runs::writer();
+  CHECK(writer.open(path.path, 2 * runs::kPage, true));
+  CHECK(writer.describe(runs::kSite, 7, "{\"a site\": 1}"));
+  for (uint32_t index = 0; index < 200; ++index) Take(writer, 1, index);
+  writer.close();
+  std::ifstream in(path.path, std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(in), {}};
+  const size_t count = Read(path.path).size();
+  CHECK(count > 20);
+  Random random(1);
+  size_t errors = 0, fewer = 0;
+  for (int turn = 0; turn < 20'000; ++turn) {
+    check::seed = static_cast<uint64_t>(turn);
+    std::string damaged = whole;
+    for (uint64_t i = 0; i <= random.below(3); ++i) {
+      const size_t at =
+          random.below(2) == 0 ? random.below(72) : runs::kPage + random.below(whole.size() - runs::kPage);
+      if (random.below(4) == 0)
+        damaged.replace(at, std::min<size_t>(8, damaged.size() - at),
+                        std::string(8, static_cast<char>(random.below(256))));
+      else
+        damaged[at] = static_cast<char>(damaged[at] ^ 1 << random.below(8));
+    }
+    if (random.below(8) == 0) damaged.resize(random.below(damaged.size()));
+    {
+      std::ofstream out(path.path, std::ios::binary | std::ios::trunc);
+      out << damaged;
+    }
+    try {
+      const size_t read = Read(path.path).size();
+      CHECK(read <= count);
+      fewer += read < count;
+    } catch (const std::exception &) {
+      ++errors;
+    }
+  }
+  CHECK(errors > 1000 && fewer > 1000);
+}
+
+} // namespace
+} // namespace effects::runs_test
