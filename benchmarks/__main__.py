@@ -23,6 +23,7 @@ MODULES = (
     "_dispatch",
     "_loop",
     "_filters",
+    "_runs",
     "_kernels",
     "_callbacks",
     "_custom_call",

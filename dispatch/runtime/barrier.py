@@ -80,11 +80,10 @@ def effects_barrier(
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else monotonic() + timeout
     meeting = _next_meeting() if scope == "global" else None
     streams = runtime.streams
-    here = stream_of(streams.current().thread), 0, 0, 0
+    own = [*streams.own()]
+    here = stream_of(own[-1].thread), 0, 0, 0
     native.note(Kind.BARRIER, here)
-    outstanding = runtime.waiting.wait(
-        streams.all() if all_threads else [*streams.own(), *streams.ended()], names, deadline
-    )
+    outstanding = runtime.waiting.wait(streams.all() if all_threads else [*own, *streams.ended()], names, deadline)
     native.note(Kind.BARRIER_DONE, here)
     if outstanding:
         if meeting is not None:

@@ -333,7 +333,8 @@ class HostRunFailed(Exception):
 
 def _note(key: ProgramKey, failure: BaseException) -> None:
     """For a run file."""
-    native.note(Kind.FAILED, (stream_of(key[0]), key[1], 0, 0), text=errors.reason(failure))
+    text = errors.reason(failure).encode(errors="replace").decode()
+    native.note(Kind.FAILED, (stream_of(key[0]), key[1], 0, 0), text=text)
 
 
 class Failures:

@@ -32,7 +32,8 @@ from effects._model.wire import ALL_DEVICES, EPOCH, PHASE, PLAIN_THREAD, STREAM,
 from effects.extensions.runs.reading import Event, Run, RunError, _records_of, read
 
 MSG_NOTHING = (
-    "`effects trace` was given neither `-o` nor `--summary`. Say what to make: `-o trace.json` or `--summary`."
+    "`effects trace` was given neither `-o` nor `--summary`. It makes a timeline, or a summary in the terminal. Say "
+    "which: `-o trace.json` or `--summary`."
 )
 MSG_OUTPUT = "The trace cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
 MSG_PROFILE = (

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import effects as fx
 from tests.forks import run_forked
 from tests.helpers import meet_barrier, run_python
 from tests.internals import runtime
+from tests.internals import supervisor as internal_supervisor
 from tests.storm.__main__ import main
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
@@ -216,3 +218,37 @@ def test_no_backend_is_asked_for_while_the_process_ends(monkeypatch):
         finally:
             may_end.set()
     meet_barrier()
+
+
+def test_waiting_of_the_drains_threads_is_no_computing(monkeypatch):
+    """Of what the process has computed, what those threads of the drain have which wait does not count."""
+    supervisor = runtime.drain.supervisor
+    clocks = {"process": 10.0, "waits": 4.0}
+    monkeypatch.setattr(supervisor, "_clocks", {})
+    monkeypatch.setattr(supervisor, "_computed", {})
+    fake = SimpleNamespace(
+        process_time=lambda: clocks["process"],
+        pthread_getcpuclockid=lambda thread: "waits",
+        clock_gettime=lambda clock: clocks[clock],
+    )
+    monkeypatch.setattr(internal_supervisor, "time", fake)
+
+    def begin():
+        supervisor.add_clock()
+        begun.set()
+        runtime.drain.wait(lambda: clocks["process"] < 0)
+
+    begun, waits = threading.Event(), threading.Thread(target=begin)
+    waits.start()
+    try:
+        assert begun.wait(60)
+        while not internal_supervisor._is_ours(internal_supervisor.frames()[waits.ident]):
+            os.sched_yield()
+        supervisor._compute_since()
+        clocks.update(process=13.0, waits=6.5)
+        assert supervisor._compute_since() == 0.5
+    finally:
+        clocks["process"] = -1.0
+        fx.jit(lambda x: fx.callback(lambda x: None, None, x))(1)  # an epoch ends, at which the thread looks
+        waits.join(60)
+    assert not waits.is_alive()

@@ -15,6 +15,8 @@ import jax.numpy as jnp, numpy as np, effects as fx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 FOLDER = {folder!r}
+with open(os.path.join(FOLDER, f"{{PROCESS}}.pid"), "w") as file:
+    file.write(str(os.getpid()))
 recording = fx.record(os.path.join(FOLDER, f"{{PROCESS}}.fx"))
 mesh = jax.make_mesh((PROCESSES,), ("d",), axis_types=(AxisType.Auto,))
 
@@ -41,7 +43,10 @@ while not all(waiting(fx.runs.read(file)) for file in files):
     pass
 report["ended"] = True
 write_report()
-os._exit(0)  # with which JAX ends the others
+for each in range(3):
+    with open(os.path.join(FOLDER, f"{{each}}.pid")) as file:
+        os.kill(int(file.read()), signal.SIGKILL)
+os._exit(0)
 """
 
 
