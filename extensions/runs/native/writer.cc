@@ -117,8 +117,7 @@ uint64_t Writer::lost() {
 }
 
 // The position of so many bytes, all in one segment.
-uint64_t Writer::reserve(uint64_t size) {
-  FileHeader &file = *mapped_.load(std::memory_order_relaxed);
+uint64_t Writer::reserve(FileHeader &file, uint64_t size) const {
   const uint64_t segment = file.segment;
   if (size > segment) return kNone;
   uint64_t taken = file.taken.load(std::memory_order_relaxed);
@@ -134,7 +133,7 @@ void Writer::take(const RecordHeader &header, const Span *spans, size_t count) n
   writing_.fetch_add(1, std::memory_order_seq_cst); // with the exchange in close(): one of us sees the other
   if (FileHeader *const file = mapped_.load(std::memory_order_seq_cst)) {
     const size_t size = sizeof(EntryHeader) + header.payload_size;
-    if (const uint64_t at = reserve(size); at != kNone) {
+    if (const uint64_t at = reserve(*file, size); at != kNone) {
       auto *const entry = reinterpret_cast<EntryHeader *>(RecordsOf(file) + at % file->capacity);
       entry->record = header;
       entry->record.size = static_cast<uint32_t>(size);

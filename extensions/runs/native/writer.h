@@ -36,7 +36,7 @@ public:
 
 private:
   static constexpr uint64_t kNone = ~uint64_t{0};
-  uint64_t reserve(uint64_t size);
+  uint64_t reserve(FileHeader &file, uint64_t size) const;
 
   std::mutex mutex_; // guards opening, closing and what describes
   int file_ = -1;
