@@ -115,7 +115,7 @@ TEST(test_full_file_keeps_the_newest) {
   for (uint32_t index = 4700; index < 5000; ++index) CHECK(read.count(index) == 1);
 }
 
-// 20,000 damaged files: none is read as anything but records that were written, or an error.
+// Thousands of damaged files: none is read as anything but records that were written, or an error.
 TEST(test_damaged_files) {
   Path path;
   Writer &writer = runs::writer();
@@ -129,7 +129,7 @@ TEST(test_damaged_files) {
   CHECK(count > 20);
   Random random(1);
   size_t errors = 0, fewer = 0;
-  for (int turn = 0; turn < 20'000; ++turn) {
+  for (int turn = 0; turn < 4'000; ++turn) {
     check::seed = static_cast<uint64_t>(turn);
     std::string damaged = whole;
     for (uint64_t i = 0; i <= random.below(3); ++i) {
@@ -154,7 +154,7 @@ TEST(test_damaged_files) {
       ++errors;
     }
   }
-  CHECK(errors > 1000 && fewer > 1000);
+  CHECK(errors > 200 && fewer > 200);
 }
 
 } // namespace

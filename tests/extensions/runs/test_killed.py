@@ -51,7 +51,7 @@ with fx.record(sys.argv[1]):
 """
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_was_published_outlives_the_process(seed, tmp_path):
     check_storm(tmp_path / "run.fx", random.Random(seed).randrange(1, 2000))
 
@@ -119,7 +119,7 @@ def test_damaged_files(small, tmp_path):
     random_numbers, used = random.Random(0), len(data.rstrip(b"\0"))
     parts = [(0, 128), (4096, 4096 + 8000), ((used // 2) & ~7, used)]
     errors = fewer = 0
-    for _ in range(1500):
+    for _ in range(500):
         damaged = bytearray(data)
         for _ in range(random_numbers.choice([1, 1, 1, 5])):
             begin, end = random_numbers.choice(parts)
@@ -131,7 +131,7 @@ def test_damaged_files(small, tmp_path):
         read = read_damaged(tmp_path / "run.fx", damaged, texts)
         errors += read is None
         fewer += read is not None and read[0] < len(texts)
-    assert errors > 20 and fewer > 100
+    assert errors > 5 and fewer > 30
 
 
 def test_files_that_are_cut_off(small, tmp_path):
