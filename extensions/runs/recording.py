@@ -36,7 +36,7 @@ MSG_SECOND = (
 )
 MSG_UNWRITABLE = (
     "The run file {path} cannot be written: {why}. It takes all of its {size} when recording begins. Name another "
-    "file, end who writes it, or lower `max_bytes`."
+    "file, end the process that writes it, or lower `max_bytes`."
 )
 MSG_STOPPED = (
     "Recording into {path} has stopped: the file system takes no more. The program goes on. What was recorded before "

@@ -127,13 +127,13 @@ class _Reader:
         return table if site.mask is None else table.of(by_lane(site.mask, site.offsets[0]))
 
     def _add_one_by_one(self, found: dict[Any, Any], process: Process, records: Records) -> None:
-        alike: dict[Any, list[Any]] = {}
+        groups: dict[Any, list[Any]] = {}
         for part in records.parts():
             for record in _records_of(process, part, self._run._site):
                 site, values = record._site, jax.tree.leaves((record.args, record.fields))
                 types = tuple((np.shape(value), np.asarray(value).dtype) for value in values)
-                alike.setdefault((key_of(site), site.leaf_names, types), []).append((record, values))
-        for (key, names, _), rows in alike.items():
+                groups.setdefault((key_of(site), site.leaf_names, types), []).append((record, values))
+        for (key, names, _), rows in groups.items():
             first = rows[0][0]
             header = {
                 "token": np.array([record.token for record, _ in rows]),

@@ -16,8 +16,8 @@ import pytest
 import effects as fx
 from tests.helpers import ROOT, run_python
 
-# Threads and devices that print and log until the process is killed. Each step is said on standard output when its
-# program has run to its end, and so has been published.
+# Threads and devices that print and log until the process is killed. A thread writes each step to standard
+# output when the step's program has ended, and so has published its effects.
 STORM = """
 import os, sys, threading
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
