@@ -13,6 +13,7 @@ from effects._doctor import doctor
 from effects.extensions.runs.diff import add_diff_arguments, diff_command
 from effects.extensions.runs.show import add_arguments as add_show_arguments
 from effects.extensions.runs.show import show
+from effects.extensions.runs.tail import add_tail_arguments, tail
 from effects.extensions.runs.trace import add_trace_arguments, trace_command
 
 
@@ -72,6 +73,12 @@ COMMANDS: tuple[Command, ...] = (
         "Shows what a run file has: the records in program order, or what each device came to last.",
         show,
         add_show_arguments,
+    ),
+    Command(
+        "tail",
+        "Follows a run while it is recorded: lines, curves of fields, or a table of sites with switches.",
+        tail,
+        add_tail_arguments,
     ),
     Command(
         "diff",

@@ -81,9 +81,11 @@ class Process:
         unknown: How many records are of sites whose description is not there, or is damaged.
         is_written: Whether the process records into the file now.
         is_closed: Whether the recording has ended by itself.
+        filters: By line, which of its effects are shown, in words, if not all: as the process said last.
     """
 
     path: str
+    _file: native.RunFile = dataclasses.field(repr=False)
     number: int = 0
     count: int = 1
     run: str | None = None
@@ -93,6 +95,7 @@ class Process:
     unknown: int = 0
     is_written: bool = False
     is_closed: bool = False
+    filters: dict[str, str] = dataclasses.field(default_factory=dict)
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
 
     def numbers(self, place: int) -> list[int]:
@@ -232,13 +235,14 @@ class Run(Sequence[Record]):
         if since is not None and since < 0:
             since += max((part[4] for _, part in self.newest()._parts()), default=0.0)
         everything = site is None and effect is None
-        records = self._records.select(
-            None if everything else kept,
-            None if device is None else of_devices,
-            None if process is None else of_processes,
-            since or 0.0,
+        return self._of(
+            self._records.select(
+                None if everything else kept,
+                None if device is None else of_devices,
+                None if process is None else of_processes,
+                since or 0.0,
+            )
         )
-        return Run(self.processes, self.sites, records, self._path)
 
     def map(self, rows: NativeRows, line: Callable[[Record], str]) -> Iterator[str]:
         """The lines of all records, many at a time: as native code makes them, or else as `line` does of each."""
@@ -256,9 +260,18 @@ class Run(Sequence[Record]):
 
     def newest(self) -> Run:
         """The newest record of each process, thread and device."""
-        return Run(
-            self.processes, self.sites, self._records.newest().select([*self.sites], None, None, 0.0), self._path
-        )
+        return self._of(self._records.newest().select([*self.sites], None, None, 0.0))
+
+    def last(self, count: int) -> Run:
+        """The last so many records; lanes count as one."""
+        return self._of(self._records.last(count))
+
+    def last_of_sites(self) -> Run:
+        """The last record of each site."""
+        return self._of(self._records.last_of_sites())
+
+    def _of(self, records: native.RunRecords) -> Run:
+        return Run(self.processes, self.sites, records, self._path)
 
     def events(self) -> Iterator[Event]:
         """What processes did besides, by time."""
@@ -341,28 +354,76 @@ def read(*paths: str | os.PathLike[str]) -> Run:
         >>> run[0].text, run.columns("*")["loss"]
         ('step loss=0.5', array([0.5], dtype=float32))
     """
-    files, processes, sites = [], [], {}
-    for path in _files(paths):
-        try:
-            file = native.RunFile(path)
-        except (RuntimeError, ValueError) as error:
-            raise RunError(MSG_UNREADABLE.format(path=path, why=error)) from None
-        process = Process(path, torn=file.scan(), lost=file.lost, is_written=file.is_written, is_closed=file.is_closed)
-        for is_site, number, text in file.described():
-            with contextlib.suppress(ValueError, TypeError, KeyError):  # of a kind that this process does not know
-                _add_site(sites, number, text) if is_site else _describe(process, json.loads(text))
-        files.append(file)
-        processes.append(process)
+    sites: dict[int, Site] = {}
+    processes = [_open(path) for path in _files(paths)]
+    for process in processes:
+        process.torn = process._file.scan()
+        _describe(process, sites)
+    processes.sort(key=lambda process: process.number)
+    return _run(processes, sites)
+
+
+class Following:
+    """Reads a run while it is written."""
+
+    def __init__(self, *paths: str | os.PathLike[str]):
+        self._paths = paths
+        self._earlier = native.EarlierRecords()
+        self._processes: dict[str, Process] = {}
+        self._sites: dict[int, Site] = {}
+
+    def look(self) -> Run:
+        """The records since the last look, in program order. What all devices of a program have comes once.
+
+        Raises:
+            RunError: as `read`. A file that comes into a folder later may be a process's that begins just now.
+        """
+        for path in _files(self._paths):
+            if path not in self._processes:
+                with contextlib.suppress(*[RunError] * bool(self._processes)):
+                    self._processes[path] = _open(path)
+        for process in self._processes.values():
+            process.is_written = process._file.is_written  # first, so that the last look sees the last records
+            process._file.look()
+            _describe(process, self._sites)
+        return _run([*self._processes.values()], self._sites, self._earlier)
+
+
+def _open(path: str) -> Process:
+    try:
+        file = native.RunFile(path)
+    except (RuntimeError, ValueError) as error:
+        raise RunError(MSG_UNREADABLE.format(path=path, why=error)) from None
+    return Process(path, file, is_written=file.is_written)
+
+
+def _describe(process: Process, sites: dict[int, Site]) -> None:
+    """What the file says of the process and its sites, as far as that is new. A site is described ahead of its records,
+    so this comes behind them."""
+    process.lost, process.is_closed = process._file.lost, process._file.is_closed
+    for is_site, number, text in process._file.described():
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # of a kind that this process does not know
+            if is_site:
+                site = sites[number] = site_from(text.decode())
+                if isinstance(site.content, Composite):
+                    sites.update((inner.id, inner) for inner in site.content.sites)
+                continue
+            said = json.loads(text)
+            process.number, process.count, process.run = said["process"], said["process_count"], said["run"]
+            process.command, process.filters = tuple(said["command"]), dict(said.get("filters", {}))
+            process.places = dict(said["devices"])
+
+
+def _run(processes: list[Process], sites: dict[int, Site], earlier: native.EarlierRecords | None = None) -> Run:
+    path = ", ".join(process.path for process in processes)
     if len({each.run for each in processes}) > 1 or len({each.number for each in processes}) < len(processes):
-        raise RunError(MSG_SEVERAL_RUNS.format(paths=" and ".join(each.path for each in processes)))
-    order = sorted(range(len(files)), key=lambda at: processes[at].number)
-    processes = [processes[at] for at in order]
-    records = native.RunRecords([files[at] for at in order])
+        raise RunError(MSG_SEVERAL_RUNS.format(paths=path.replace(", ", " and ")))
+    records = native.RunRecords([process._file for process in processes], earlier)
     for at, number, count, _, _ in records.count():
         processes[at].unknown += 0 if number in sites else count
     if any(each.unknown for each in processes):
         records = records.select([*sites], None, None, 0.0)
-    return Run(processes, sites, records, ", ".join(each.path for each in processes))
+    return Run(processes, sites, records, path)
 
 
 def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[str]:
@@ -374,15 +435,3 @@ def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[str]:
         if not names:
             raise RunError(MSG_EMPTY_FOLDER.format(path=path))
         yield from (os.path.join(path, name) for name in names)
-
-
-def _add_site(sites: dict[int, Site], number: int, text: bytes) -> None:
-    site = sites[number] = site_from(text.decode())
-    if isinstance(site.content, Composite):
-        sites.update((inner.id, inner) for inner in site.content.sites)
-
-
-def _describe(process: Process, said: dict[str, Any]) -> None:
-    process.number, process.count, process.run = said["process"], said["process_count"], said["run"]
-    process.command = tuple(said["command"])
-    process.places = dict(said["devices"])

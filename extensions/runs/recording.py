@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import socket
@@ -19,6 +20,8 @@ from effects._model.filter import LOGGER
 from effects._model.site import Site
 from effects.dispatch.runtime.barrier import effects_barrier
 from effects.dispatch.runtime.runtime import runtime
+from effects.extensions.runs.switches import Switches
+from effects.extensions.sites.selection import sites
 from effects.lowering.native_module import native
 from effects.lowering.sites import known_sites
 
@@ -67,6 +70,7 @@ class Recording:
         if not is_only:
             raise RuntimeError(MSG_SECOND.format(path=_recordings[-1].path))
         _recordings.append(self)
+        self._switches = Switches(self.path, self._describe_process)
         runtime.drain.is_recorded = True
         known_sites.listeners.append(self._describe)
         for site in known_sites.all():
@@ -76,11 +80,14 @@ class Recording:
         """Before a program can be called that has the site."""
         if self._has_ended or site.id in self._described:
             return
-        is_there = bool(self._described) or native.describe_process(json.dumps(_process()))
+        is_there = bool(self._described) or self._describe_process()
         self._described.add(site.id)
         if not (is_there and native.describe_site(site.id, site.description)):
             self.close()
             LOGGER.error(MSG_STOPPED.format(path=self.path))
+
+    def _describe_process(self) -> bool:
+        return native.describe_process(json.dumps(_process()))
 
     @property
     def lost(self) -> int:
@@ -100,6 +107,7 @@ class Recording:
         _recordings.remove(self)
         runtime.drain.is_recorded = False
         known_sites.listeners.remove(self._describe)
+        self._switches.close()
         native.stop_recording()
 
     def __enter__(self) -> Self:
@@ -165,7 +173,11 @@ def record_process(path: str) -> None:
     if path.endswith(os.sep) or os.path.isdir(path):
         os.makedirs(path, exist_ok=True)
         path = os.path.join(path, f"{socket.gethostname()}-{os.getpid()}.fx")
-    record(path)
+    recording = record(path)
+    # The last that is registered comes first, and all effects come ahead of the end of the recording.
+    atexit.unregister(runtime.stop)
+    atexit.register(recording.close)
+    atexit.register(runtime.stop)
 
 
 def _process() -> dict[str, Any]:
@@ -184,4 +196,5 @@ def _process() -> dict[str, Any]:
         "command": sys.argv,
         "time": time.time(),
         "devices": [*places.items()],
+        "filters": {f"{each.where.file}:{each.where.line}": each.filter for each in sites() if each.filter != "all"},
     }

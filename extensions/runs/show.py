@@ -46,22 +46,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="each record as a JSON object on a line of its own")
     parser.add_argument("--last", action="store_true", help="what each device came to last, and what has not ended")
     parser.add_argument("--stats", action="store_true", help="how many records each site has")
+    add_selection(parser)
+    parser.add_argument(
+        "--since", type=float, metavar="s", help="seconds since 1970; if negative, seconds ahead of the newest record"
+    )
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--site", metavar="line", help="a line, as train.py:31, or a file")
     parser.add_argument("--effect", metavar="name", help="an effect, as print")
     parser.add_argument("--device", type=int, metavar="n", help="a position in jax.devices()")
     parser.add_argument("--process", type=int, metavar="n", help="a number of a process")
-    parser.add_argument(
-        "--since", type=float, metavar="s", help="seconds since 1970; if negative, seconds ahead of the newest record"
-    )
+
+
+def selected(run: Run, options: argparse.Namespace, since: float | None = None) -> Run:
+    return run.select(options.site, effect=options.effect, device=options.device, process=options.process, since=since)
 
 
 def show(options: argparse.Namespace) -> int:
     """Writes what is asked for. Returns the exit status: 0, or 2 if the run cannot be read."""
     jax.config.update("jax_platforms", "cpu")  # the process of the run, if it is still there, has the others
     try:
-        run = read(*options.runs).select(
-            options.site, effect=options.effect, device=options.device, process=options.process, since=options.since
-        )
+        run = selected(read(*options.runs), options, options.since)
     except RunError as error:
         print(error, file=sys.stderr)
         return 2

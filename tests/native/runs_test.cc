@@ -54,28 +54,35 @@ void Take(Writer &writer, uint32_t thread, uint32_t index) {
   writer.take(header, &span, 1);
 }
 
-// The (thread, index) of all records, each of which must be whole.
-std::vector<std::pair<uint32_t, uint32_t>> Read(const std::string &path) {
-  auto file = std::make_shared<RunFile>(path);
-  file->scan();
-  std::vector<std::pair<uint32_t, uint32_t>> read;
-  for (const uint64_t entry : file->entries()) {
-    const RecordHeader &record = file->record(entry);
+// The (thread, index) of the records that were found, each of which must be whole.
+std::vector<std::pair<uint32_t, uint32_t>> Found(const RunFile &file) {
+  std::vector<std::pair<uint32_t, uint32_t>> found;
+  for (const uint64_t entry : file.entries()) {
+    const RecordHeader &record = file.record(entry);
     const uint32_t thread = ThreadOf(record.token), index = record.token.index;
     CHECK_EQ(record.payload_size, sizeof(uint64_t) * (1 + index % 7));
     for (size_t i = 0; i < record.payload_size; i += sizeof(uint64_t)) {
       uint64_t value;
-      std::memcpy(&value, file->payload(entry) + i, sizeof value);
+      std::memcpy(&value, file.payload(entry) + i, sizeof value);
       CHECK_EQ(value, uint64_t{thread} << 32 | index);
     }
-    read.emplace_back(thread, index);
+    found.emplace_back(thread, index);
   }
+  return found;
+}
+
+// Those of a file.
+std::vector<std::pair<uint32_t, uint32_t>> Read(const std::string &path) {
+  auto file = std::make_shared<RunFile>(path);
+  file->scan();
+  const auto read = Found(*file);
   file->described();
   const runs::Records records({file});
   CHECK_EQ(records.size(), read.size());
   records.read(0, records.size());
   records.newest();
   records.events();
+  file->look();
   return read;
 }
 
@@ -100,6 +107,41 @@ TEST(test_threads_append_while_the_file_is_closed) {
     std::array<uint32_t, 4> next{};
     for (const auto &[thread, index] : Read(path.path)) CHECK_EQ(index, next[thread]++);
     for (uint32_t thread = 1; thread <= 3; ++thread) CHECK(next[thread] > 100);
+  }
+}
+
+// A reader that looks while threads write sees each record once at most, whole, and in each thread's order; and all of
+// them, if the file has room.
+TEST(test_looks_while_threads_write) {
+  // A full file is written by one thread here: of several, one that was stopped would write where others do.
+  for (const auto &[size, num_threads] : {std::pair(1 << 22, 3), std::pair(1 << 16, 1)}) {
+    Path path;
+    Writer &writer = runs::writer();
+    CHECK(writer.open(path.path, static_cast<uint64_t>(size), true));
+    std::atomic<int> running{num_threads};
+    std::vector<std::thread> threads;
+    for (uint32_t thread = 1; thread <= static_cast<uint32_t>(num_threads); ++thread)
+      threads.emplace_back([&, thread] {
+        for (uint32_t index = 0; index < 5000; ++index) Take(writer, thread, index);
+        --running;
+      });
+    RunFile file(path.path);
+    std::array<uint32_t, 4> next{}, count{};
+    for (bool is_last = false; !is_last;) {
+      is_last = running == 0;
+      file.look();
+      std::array<std::set<uint32_t>, 4> indices; // what is whole later comes behind
+      for (const auto &[thread, index] : Found(file)) CHECK(indices[thread].insert(index).second);
+      for (uint32_t thread = 1; thread <= 3; ++thread)
+        for (const uint32_t index : indices[thread]) {
+          CHECK(index >= next[thread]);
+          next[thread] = index + 1;
+          ++count[thread];
+        }
+    }
+    for (std::thread &each : threads) each.join();
+    writer.close();
+    for (uint32_t thread = 1; thread <= 3 && num_threads == 3; ++thread) CHECK_EQ(count[thread], 5000u);
   }
 }
 

@@ -47,19 +47,24 @@ static const Extension runs_extension([](nb::module_ &m) {
   nb::class_<RunFile>(m, "RunFile")
       .def(nb::init<const std::string &>())
       .def("scan", &RunFile::scan, without_lock)
+      .def("look", &RunFile::look, without_lock)
       .def_prop_ro("lost", &RunFile::lost)
       .def_prop_ro("is_written", &RunFile::is_written)
       .def_prop_ro("is_closed", &RunFile::is_closed)
-      .def("described", [](const RunFile &file) {
+      .def("described", [](RunFile &file) {
         nb::list all;
         for (const RunFile::Described &each : file.described())
           all.append(nb::make_tuple(each.kind == runs::kSite, each.site, AsBytes(each.text)));
         return all;
       });
+  nb::class_<runs::Earlier>(m, "EarlierRecords").def(nb::init<>());
   nb::class_<Records>(m, "RunRecords")
-      .def(nb::init<std::vector<std::shared_ptr<RunFile>>>(), without_lock)
+      .def(nb::init<std::vector<std::shared_ptr<RunFile>>, runs::Earlier *>(), nb::arg("files"),
+           nb::arg("earlier").none() = nb::none(), without_lock)
       .def("select", &Records::select, nb::arg("sites").none(), nb::arg("devices").none(), nb::arg("files").none(),
            nb::arg("since"), without_lock)
+      .def("last", &Records::last, without_lock)
+      .def("last_of_sites", &Records::last_of_sites, without_lock)
       .def("newest", &Records::newest, without_lock)
       .def("count",
            [](const Records &records) {

@@ -33,37 +33,72 @@ int32_t DeviceOf(const RecordHeader &record) { return (record.flags & kReplicate
 } // namespace
 
 RunFile::RunFile(const std::string &path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) throw std::runtime_error(std::strerror(errno));
-  struct stat status{};
-  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(file);
-    throw std::invalid_argument("it is no file");
+  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file_ < 0) throw std::runtime_error(std::strerror(errno));
+  try {
+    take();
+    check();
+  } catch (...) {
+    release();
+    throw;
   }
-  size_ = static_cast<uint64_t>(status.st_size);
-  if (size_ >= kPage) memory_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0);
-  const int error = errno;
-  is_written_ = ::flock(file, LOCK_SH | LOCK_NB) != 0;
-  ::flock(file, LOCK_UN); // the mapping would keep it
-  ::close(file);
-  if (memory_ == MAP_FAILED) throw std::runtime_error(std::strerror(error));
-  const auto refuse = [&](const std::string &why) {
-    if (memory_ != nullptr) ::munmap(memory_, size_);
-    throw std::invalid_argument(why);
-  };
-  if (size_ == 0) refuse("it is empty");
-  if (memory_ == nullptr || std::memcmp(header().magic, kMagic, sizeof kMagic) != 0) refuse("it is no run file");
-  if (header().byte_order == __builtin_bswap32(kByteOrder)) refuse("it is of a machine with another byte order");
+  described_ = kPage + header().capacity;
+}
+
+RunFile::~RunFile() { release(); }
+
+void RunFile::release() {
+  if (is_copy_)
+    std::free(memory_);
+  else if (memory_ != nullptr)
+    ::munmap(memory_, size_);
+  ::close(file_);
+}
+
+void RunFile::take() {
+  struct stat status{};
+  if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) throw std::invalid_argument("it is no file");
+  const auto size = static_cast<uint64_t>(status.st_size);
+  if (size <= size_ || size < kPage) return;
+  if (size_ == 0) is_copy_ = is_written();
+  void *const memory = is_copy_ ? std::realloc(memory_, size) : ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file_, 0);
+  if (memory == MAP_FAILED || memory == nullptr) throw std::runtime_error(std::strerror(errno));
+  if (!is_copy_ && memory_ != nullptr) ::munmap(memory_, size_);
+  const uint64_t from = std::exchange(size_, size);
+  memory_ = memory;
+  if (is_copy_) copy(from, size);
+}
+
+void RunFile::copy(uint64_t from, uint64_t to) {
+  auto *const memory = static_cast<std::byte *>(memory_);
+  while (from < to) {
+    const ssize_t got = ::pread(file_, memory + from, to - from, static_cast<off_t>(from));
+    if (got <= 0) break;
+    from += static_cast<uint64_t>(got);
+  }
+  std::memset(memory + from, 0, to - from);
+}
+
+void RunFile::check() const {
+  if (memory_ == nullptr && ::lseek(file_, 0, SEEK_END) == 0) throw std::invalid_argument("it is empty");
+  if (memory_ == nullptr || std::memcmp(header().magic, kMagic, sizeof kMagic) != 0)
+    throw std::invalid_argument("it is no run file");
+  if (header().byte_order == __builtin_bswap32(kByteOrder))
+    throw std::invalid_argument("it is of a machine with another byte order");
   if (header().version > kVersion)
-    refuse("it is of version " + std::to_string(header().version) + ", and this library reads up to " +
-           std::to_string(kVersion));
+    throw std::invalid_argument("it is of version " + std::to_string(header().version) +
+                                ", and this library reads up to " + std::to_string(kVersion));
   const uint64_t segment = header().segment, capacity = header().capacity;
   if (header().checksum != Checksum(header().seed, &header(), offsetof(FileHeader, seed)) || segment == 0 ||
       segment % 8 != 0 || capacity % segment != 0)
-    refuse("its first page is damaged");
+    throw std::invalid_argument("its first page is damaged");
 }
 
-RunFile::~RunFile() { ::munmap(memory_, size_); }
+bool RunFile::is_written() const {
+  const bool is_locked = ::flock(file_, LOCK_SH | LOCK_NB) != 0;
+  ::flock(file_, LOCK_UN);
+  return is_locked;
+}
 
 uint64_t RunFile::size_of_entry(uint64_t offset, uint64_t end, uint64_t position) const {
   if (end - offset < sizeof(EntryHeader)) return 0;
@@ -75,13 +110,15 @@ uint64_t RunFile::size_of_entry(uint64_t offset, uint64_t end, uint64_t position
   return entry->checksum == SumOf(entry, header().seed, position, size) ? size : 0;
 }
 
-std::vector<RunFile::Described> RunFile::described() const {
+std::vector<RunFile::Described> RunFile::described() {
+  take();
   std::vector<Described> all;
-  for (uint64_t offset = kPage + header().capacity; offset + sizeof(EntryHeader) <= size_;) {
+  for (uint64_t offset = described_; offset + sizeof(EntryHeader) <= size_;) {
     const uint64_t size = size_of_entry(offset, size_, offset);
     if (size != 0) {
       const RecordHeader &entry = record(offset);
       all.push_back({entry.kind, entry.site, {reinterpret_cast<const char *>(payload(offset)), entry.payload_size}});
+      described_ = offset + size;
     }
     offset += size != 0 ? size : 8;
   }
@@ -122,7 +159,55 @@ uint64_t RunFile::scan_segment(uint64_t begin, uint64_t end) {
   return gaps + (in_gap && is_written && round == 0);
 }
 
-Records::Records(std::vector<std::shared_ptr<RunFile>> files) : files_(std::move(files)) {
+void RunFile::look() {
+  if (is_copy_) copy(0, kPage);
+  const uint64_t taken = header().taken.load(std::memory_order_acquire);
+  const uint64_t segment = header().segment, capacity = header().capacity;
+  // What lies ahead of this is overwritten, or soon will be.
+  const uint64_t round = taken == 0 ? 0 : (taken - 1) / segment;
+  const uint64_t oldest = round - std::min(round, capacity / segment - 1);
+  entries_.clear();
+  std::vector<std::pair<uint64_t, uint64_t>> unread;
+  unread_.emplace_back(looked_, taken);
+  for (auto [from, to] : unread_) {
+    for (from = std::max(from, oldest * segment); from < to;) {
+      const uint64_t begin = kPage + from % capacity;
+      const uint64_t end = std::min(begin + std::min(to - from, segment - from % segment), size_);
+      if (is_copy_ && begin < end) copy(begin, end);
+      uint64_t offset = begin, whole = begin; // up to where what was found is whole
+      const auto position = [&, from](uint64_t at) { return from + (at - begin); };
+      const auto skip = [&] {
+        if (whole < offset) unread.emplace_back(position(whole), position(offset));
+      };
+      while (offset < end) {
+        const uint64_t size = size_of_entry(offset, end, position(offset));
+        if (size == 0 || !IsOfRecords(record(offset).kind)) {
+          offset += 8;
+          continue;
+        }
+        skip();
+        entries_.push_back(offset);
+        whole = offset += size;
+      }
+      skip();
+      from += segment - from % segment;
+    }
+  }
+  unread_ = std::move(unread);
+  looked_ = taken;
+}
+
+Earlier::Program &Earlier::operator[](uint64_t program) {
+  const auto [known, is_new] = programs_.try_emplace(program);
+  if (is_new) order_.push_back(program);
+  return known->second;
+}
+
+void Earlier::keep_newest() {
+  for (; order_.size() > kPrograms; order_.pop_front()) programs_.erase(order_.front());
+}
+
+Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) : files_(std::move(files)) {
   // When programs were dispatched: in the first process that has it, as each has a clock of its own. Of a program whose
   // dispatch is not there any more, and of what JAX dispatched: when its first record was published.
   std::unordered_map<uint64_t, double> dispatched, first;
@@ -155,34 +240,60 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files) : files_(std::move
   places_.erase(
       std::unique(places_.begin(), places_.end(), [this](const Place &a, const Place &b) { return is_same(a, b); }),
       places_.end());
-  leave_out_unordered_copies();
+  Earlier none;
+  if (earlier != nullptr) leave_out_copies_of(*earlier);
+  leave_out_unordered_copies(earlier != nullptr ? *earlier : none);
+  if (earlier != nullptr) earlier->keep_newest();
   put_behind_callers();
+}
+
+// The devices of a program come to its effects in one order. So one that has come further had all before.
+void Records::leave_out_copies_of(Earlier &earlier) {
+  constexpr uint32_t kAnyFile = ~uint32_t{0};
+  const auto is_ordered = [](const RecordHeader &record) {
+    return record.kind == Kind::kOrdered && !InRegion(record.token);
+  };
+  std::vector<std::pair<uint64_t *, uint64_t>> reached;
+  places_.erase(std::remove_if(places_.begin(), places_.end(),
+                               [&](const Place &place) {
+                                 const RecordHeader &record = header(place);
+                                 if (!is_ordered(record)) return false;
+                                 auto &known = earlier[ProgramKeyOf(record.token)].reached;
+                                 const uint64_t next = place.place + 1;
+                                 uint64_t *const of_file = &known[{place.file, place.domain}];
+                                 uint64_t *const of_all =
+                                     (record.flags & kReplicated) != 0 ? &known[{kAnyFile, place.domain}] : of_file;
+                                 if (std::max(*of_file, *of_all) >= next) return true;
+                                 reached.emplace_back(of_file, next);
+                                 reached.emplace_back(of_all, next);
+                                 return false;
+                               }),
+                places_.end());
+  for (const auto &[known, next] : reached) *known = std::max(*known, next);
 }
 
 // What has no order may have one token for many. So what a device or a process has as often as one before it is a copy,
 // if all devices have it, or the processes the same.
-void Records::leave_out_unordered_copies() {
-  std::map<std::pair<uint64_t, uint64_t>, std::pair<uint32_t, int32_t>> says; // by program and site
-  std::map<std::string, std::map<uint32_t, uint64_t>> counts;                 // by what it is, in each file
-  places_.erase(
-      std::remove_if(places_.begin(), places_.end(),
-                     [&](const Place &place) {
-                       const RecordHeader &record = header(place);
-                       if (record.kind != Kind::kUnordered || InRegion(record.token)) return false;
-                       const auto own = std::pair(place.file, place.device);
-                       if ((record.flags & kReplicated) != 0)
-                         return says.try_emplace({ProgramKeyOf(record.token), record.site}, own).first->second != own;
-                       if (files_.size() == 1) return false;
-                       std::string what(reinterpret_cast<const char *>(&record.site), sizeof record.site);
-                       what.append(reinterpret_cast<const char *>(&record.token), sizeof record.token);
-                       what.append(reinterpret_cast<const char *>(files_[place.file]->payload(place.entry)),
-                                   record.payload_size);
-                       auto &of_files = counts[what];
-                       const uint64_t count = ++of_files[place.file];
-                       return std::any_of(of_files.begin(), of_files.find(place.file),
-                                          [&](const auto &each) { return each.second >= count; });
-                     }),
-      places_.end());
+void Records::leave_out_unordered_copies(Earlier &earlier) {
+  places_.erase(std::remove_if(places_.begin(), places_.end(),
+                               [&](const Place &place) {
+                                 const RecordHeader &record = header(place);
+                                 if (record.kind != Kind::kUnordered || InRegion(record.token)) return false;
+                                 Earlier::Program &program = earlier[ProgramKeyOf(record.token)];
+                                 const auto own = std::pair(place.file, place.device);
+                                 if ((record.flags & kReplicated) != 0)
+                                   return program.says.try_emplace(record.site, own).first->second != own;
+                                 if (files_.size() == 1) return false;
+                                 std::string what(reinterpret_cast<const char *>(&record.site), sizeof record.site);
+                                 what.append(reinterpret_cast<const char *>(&record.token), sizeof record.token);
+                                 what.append(reinterpret_cast<const char *>(files_[place.file]->payload(place.entry)),
+                                             record.payload_size);
+                                 auto &of_files = program.counts[what];
+                                 const uint64_t count = ++of_files[place.file];
+                                 return std::any_of(of_files.begin(), of_files.find(place.file),
+                                                    [&](const auto &each) { return each.second >= count; });
+                               }),
+                places_.end());
 }
 
 void Records::put_behind_callers() {
@@ -255,6 +366,22 @@ Records Records::select(const std::optional<std::vector<uint64_t>> &sites, const
     if (has(devices, std::pair(place.file, record.device)) && has(files, place.file)) selected.places_.push_back(place);
   }
   return selected;
+}
+
+Records Records::last(size_t count) const {
+  Records found({});
+  found.files_ = files_;
+  found.places_.assign(places_.end() - static_cast<ptrdiff_t>(std::min(count, places_.size())), places_.end());
+  return found;
+}
+
+Records Records::last_of_sites() const {
+  std::map<uint64_t, Place> newest;
+  for (const Place &place : places_) newest.insert_or_assign(header(place).site, place);
+  Records found({});
+  found.files_ = files_;
+  for (const auto &[site, place] : newest) found.places_.push_back(place);
+  return found;
 }
 
 Records Records::newest() const {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -26,18 +28,20 @@ public:
     uint64_t site;
     std::string text;
   };
-  // What describes the records.
-  std::vector<Described> described() const;
+  // What describes the records, as far as no call before has returned it.
+  std::vector<Described> described();
 
   // Looks for the entries of records. Returns how many gaps there are: entries that were begun and not ended, or that
   // are damaged.
   uint64_t scan();
+  // Looks for those that have been written since the last look. What is still being written is looked at again.
+  void look();
   const std::vector<uint64_t> &entries() const { return entries_; } // where they begin, by segment
 
   const RecordHeader &record(uint64_t entry) const { return at(entry)->record; }
   const std::byte *payload(uint64_t entry) const { return reinterpret_cast<const std::byte *>(at(entry) + 1); }
   uint64_t lost() const { return header().lost.load(std::memory_order_relaxed); }
-  bool is_written() const { return is_written_; } // a process records into it now
+  bool is_written() const; // a process records into it now
   bool is_closed() const { return header().closed.load(std::memory_order_relaxed) == 1; }
 
 private:
@@ -48,11 +52,39 @@ private:
   // The size of the entry that lies here; 0 if none does.
   uint64_t size_of_entry(uint64_t offset, uint64_t end, uint64_t position) const;
   uint64_t scan_segment(uint64_t begin, uint64_t end);
+  // Maps as much as the file has now, or copies it.
+  void take();
+  void copy(uint64_t from, uint64_t to);
+  void check() const;
+  void release();
 
+  int file_ = -1;
+  // The file, or a copy: what was whole when it was looked at may be overwritten while the process goes on.
   void *memory_ = nullptr;
+  bool is_copy_ = false;
   uint64_t size_ = 0;
-  bool is_written_ = false;
   std::vector<uint64_t> entries_;
+  uint64_t described_ = 0;                            // up to where
+  uint64_t looked_ = 0;                               // up to which position
+  std::vector<std::pair<uint64_t, uint64_t>> unread_; // positions ahead of that where nothing whole was
+};
+
+// What was read before, where a run is read one part after the other: by program, for the newest programs.
+class Earlier {
+public:
+  struct Program {
+    std::map<std::pair<uint32_t, uint64_t>, uint64_t> reached;  // by file and domain: all places below were read
+    std::map<uint64_t, std::pair<uint32_t, int32_t>> says;      // by site, of what has no order: the file and device
+    std::map<std::string, std::map<uint32_t, uint64_t>> counts; // by what it is: how often in each file
+  };
+  Program &operator[](uint64_t program);
+  void keep_newest();
+
+private:
+  static constexpr size_t kPrograms = 4096; // more than devices have begun at a time
+
+  std::unordered_map<uint64_t, Program> programs_;
+  std::deque<uint64_t> order_;
 };
 
 // The records of a run in program order, of all its processes: programs in the order of their dispatches, and in each
@@ -60,12 +92,17 @@ private:
 // of a program have is there once.
 class Records {
 public:
-  explicit Records(std::vector<std::shared_ptr<RunFile>> files);
+  // `earlier`: of those which were read before, if this is not all.
+  explicit Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier = nullptr);
 
   // Of these sites, devices (each of one file) and files, and not before this time.
   using Devices = std::vector<std::pair<uint32_t, int32_t>>;
   Records select(const std::optional<std::vector<uint64_t>> &sites, const std::optional<Devices> &devices,
                  const std::optional<std::vector<uint32_t>> &files, double since) const;
+  // The last so many of these.
+  Records last(size_t count) const;
+  // The last one of each site, of these.
+  Records last_of_sites() const;
   // The newest of each process, thread and device, of all that there are.
   Records newest() const;
 
@@ -95,7 +132,8 @@ private:
     int32_t device;
     uint64_t entry;
   };
-  void leave_out_unordered_copies();
+  void leave_out_copies_of(Earlier &earlier);
+  void leave_out_unordered_copies(Earlier &earlier);
   void put_behind_callers();
   const RecordHeader &header(const Place &place) const { return files_[place.file]->record(place.entry); }
   bool is_same(const Place &a, const Place &b) const;

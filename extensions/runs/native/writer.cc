@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +11,7 @@
 #include <random>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dispatch/native/xla/runtime.h"
@@ -27,6 +29,22 @@ struct Descriptor {
 
 [[noreturn]] void Throw(int error) { throw std::runtime_error(std::strerror(error)); }
 
+// A new file, which is locked. One that exists goes out of the folder: who reads it keeps it.
+int Create(const std::string &path) {
+  for (;;) {
+    Descriptor file{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
+    if (file.number < 0) Throw(errno);
+    if (::flock(file.number, LOCK_EX | LOCK_NB) != 0) throw std::runtime_error("another process records into it");
+    struct stat opened{}, named{};
+    if (::fstat(file.number, &opened) != 0) Throw(errno);
+    // Another process may have taken the file out of the folder meanwhile.
+    if (::stat(path.c_str(), &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) continue;
+    if (opened.st_size == 0) return std::exchange(file.number, -1);
+    if (!S_ISREG(opened.st_mode)) throw std::runtime_error("it is no file");
+    if (::unlink(path.c_str()) != 0) Throw(errno);
+  }
+}
+
 int Allocate(int file, uint64_t size) {
 #if defined(__linux__)
   return ::posix_fallocate(file, 0, static_cast<off_t>(size));
@@ -42,13 +60,10 @@ std::byte *RecordsOf(FileHeader *file) { return reinterpret_cast<std::byte *>(fi
 bool Writer::open(const std::string &path, uint64_t capacity, bool keeps_newest) {
   std::lock_guard lock(mutex_);
   if (file_ >= 0) return false;
-  Descriptor file{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
-  if (file.number < 0) Throw(errno);
-  if (::flock(file.number, LOCK_EX | LOCK_NB) != 0) throw std::runtime_error("another process records into it");
+  Descriptor file{Create(path)};
   segments_ = keeps_newest ? 2 : 1;
   const uint64_t segment = capacity / segments_ / kPage * kPage;
   end_ = kPage + segment * segments_;
-  if (::ftruncate(file.number, 0) != 0) Throw(errno);
   // All room is taken now: a page that finds none later would end the process.
   if (const int error = Allocate(file.number, end_); error != 0) {
     if (::ftruncate(file.number, 0) != 0) Throw(errno);
@@ -65,8 +80,7 @@ bool Writer::open(const std::string &path, uint64_t capacity, bool keeps_newest)
   std::random_device random;
   header->seed = uint64_t{random()} << 32 | random();
   header->checksum = Checksum(header->seed, header, offsetof(FileHeader, seed));
-  file_ = file.number;
-  file.number = -1;
+  file_ = std::exchange(file.number, -1);
   mapped_.store(header, std::memory_order_seq_cst);
   publisher().tap.store(this, std::memory_order_release);
   return true;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -209,8 +210,7 @@ def test_folder_that_is_removed(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     with fx.record(folder / "run.fx"), fx.capture(suppress=True) as records:
-        (folder / "run.fx").unlink()
-        folder.rmdir()
+        shutil.rmtree(folder)
         fx.jit(lambda x: fx.print("{}", x))(1)
     assert [record.text for record in records] == ["1"]
 
@@ -244,3 +244,5 @@ def test_whole_process(tmp_path):
         assert done.returncode == 0, done.stderr
         run = fx.runs.read(path)
         assert [record.text for record in run] == ["1", "last"]
+        assert run.processes[0].is_closed
+    assert not [*tmp_path.rglob("*.sites")]

@@ -1,0 +1,253 @@
+"""`effects tail`: a run while it is written, as lines, as curves of fields, or as a table of sites with switches."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import glob
+import math
+import os
+import re
+import select
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import rich.console
+import rich.live
+import rich.table
+import rich.text
+
+from effects import _errors as errors
+from effects._model.record import Record
+from effects.extensions.runs.reading import Following, Process, Run, RunError
+from effects.extensions.runs.show import add_selection, json_lines, selected, text_lines
+from effects.extensions.runs.switches import send
+
+NO_FIELD = "No record has a field {field!r} with one number."
+NOT_READ = "The process takes no switches: it has ended, or it is another user's or another machine's."
+KEYS = "↑ ↓ choose   o off and on   + - one of ten times as many, or as few   q quit"
+
+_INTERVAL = 0.25
+"""Seconds between two looks at the file."""
+
+_FIRST = 10
+"""How many of the records that are there already are shown."""
+
+_AT_ONCE = 1000
+"""How many records of a look are plotted at most, and how many values a curve keeps."""
+
+_LOOKS = 8
+"""Over how many looks a rate is taken."""
+
+
+def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", metavar="run", nargs="+", help="run files of the processes of one run, or their folder")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="each record as a JSON object on a line of its own")
+    how.add_argument("--plot", metavar="field", action="append", help="a curve of this logged field; may be repeated")
+    how.add_argument("--sites", action="store_true", help="a table of lines, which keys turn off, on and down")
+    add_selection(parser)
+
+
+def tail(options: argparse.Namespace) -> int:
+    """Shows what comes until the recording ends. Returns the exit status: 0, or 2 if the run cannot be read."""
+    jax.config.update("jax_platforms", "cpu")  # the process of the run has the others
+    try:
+        if options.sites:
+            _watch(options, _Sites())
+        elif options.plot:
+            _watch(options, _Plot(options.plot))
+        else:
+            for number, run in enumerate(_looks(options)):
+                new = run if number else run.last(_FIRST)
+                for lines in json_lines(new) if options.json else text_lines(new):
+                    sys.stdout.write(lines)
+                sys.stdout.flush()
+    except RunError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:  # who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _looks(options: argparse.Namespace) -> Iterator[Run]:
+    """What has come since the look before, until no process records any more."""
+    following = Following(*options.runs)
+    unmatched: RunError | None = None
+    while True:
+        run = following.look()
+        try:
+            yield selected(run, options)
+            unmatched = None
+        except RunError as error:  # the program may come to such a line later
+            unmatched = error
+        if not any(process.is_written for process in run.processes):
+            break
+        time.sleep(_INTERVAL)
+    if unmatched is not None:
+        raise unmatched
+
+
+def _watch(options: argparse.Namespace, view: _Plot | _Sites) -> None:
+    """Shows a view of the whole run, and gives it the keys that are pressed."""
+    console = rich.console.Console()
+    with _keys() as pressed, rich.live.Live(view, console=console, auto_refresh=False) as live:
+        for run in _looks(options):
+            view.add(run)
+            for key in pressed():
+                if key == "q":
+                    return
+                view.press(key)
+            live.refresh()
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Any]:
+    """A function that returns the keys which have been pressed, without waiting for any; none without a terminal."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        yield list
+        return
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def pressed() -> list[str]:
+        text = ""
+        while select.select([terminal], [], [], 0)[0] and (read := os.read(terminal, 64)):
+            text += read.decode(errors="replace")
+        return re.findall(r"\x1b\[[A-D]|.", text)
+
+    tty.setcbreak(terminal)
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+class _Plot:
+    """The newest values of fields, by line and process."""
+
+    def __init__(self, fields: list[str]):
+        self._fields = fields
+        self._curves: dict[tuple[str, ...], collections.deque[float]] = {}
+
+    def add(self, run: Run) -> None:
+        for record in run.last(_AT_ONCE):
+            for field in self._fields:
+                value = record.fields.get(field)
+                if value is not None and np.size(value) == 1 and np.isrealobj(value):
+                    several = len(run.processes) > 1
+                    key = (field, _line(record), *[f"process {record.process}"] * several)
+                    curve = self._curves.setdefault(key, collections.deque(maxlen=_AT_ONCE))
+                    curve.append(float(np.asarray(value).item()))
+
+    def press(self, key: str) -> None:
+        pass
+
+    def __rich_console__(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> Iterator[Any]:
+        if not self._curves:
+            yield NO_FIELD.format(field=self._fields[0])
+            return
+        table = rich.table.Table.grid(padding=(0, 2))
+        width = max(8, options.max_width - max(len(" ".join(key)) for key in self._curves) - 40)
+        for key, curve in self._curves.items():
+            shown = [*curve][-width:]
+            finite = [value for value in shown if math.isfinite(value)] or [math.nan]
+            span = f"{min(finite):.4g} to {max(finite):.4g}"
+            table.add_row(
+                rich.text.Text(" ".join(key)), curve_of(shown), f"{curve[-1]:.4g}", rich.text.Text(span, "dim")
+            )
+        yield table
+
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def curve_of(values: list[float]) -> rich.text.Text:
+    """A line of blocks, from the least to the greatest; "!" is what is not finite."""
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    least, span = min(finite), max(finite) - min(finite)
+    text = rich.text.Text(no_wrap=True)
+    for value in values:
+        if not math.isfinite(value):
+            text.append("!", "red")
+        else:
+            text.append(_BLOCKS[round((value - least) / span * (len(_BLOCKS) - 1)) if span > 0 else 0])
+    return text
+
+
+class _Line(NamedTuple):
+    file: str
+    line: int
+    effect: str
+    title: str
+
+
+class _Sites:
+    """The lines of a run: how many records each has, and what is shown of it."""
+
+    def __init__(self) -> None:
+        self._counts: collections.Counter[_Line] = collections.Counter()
+        self._newest: dict[_Line, str] = {}
+        self._looks = collections.deque([(time.monotonic(), self._counts.copy())], _LOOKS)
+        self._processes: list[Process] = []
+        self._chosen = 0
+        self._failure = ""
+
+    def add(self, run: Run) -> None:
+        self._processes = run.processes
+        for site in run.sites.values():
+            self._counts[_line_of(site)] += 0
+        for count in run.counts():
+            self._counts[_line_of(count.site)] += count.number
+        for record in run.last_of_sites():
+            self._newest[_line_of(record._site)] = errors.beginning(record.text)
+        self._looks.append((time.monotonic(), self._counts.copy()))
+
+    def press(self, key: str) -> None:
+        lines = [*self._counts]
+        if key in ("\x1b[A", "\x1b[B"):
+            self._chosen = max(0, min(len(lines) - 1, self._chosen + (1 if key == "\x1b[B" else -1)))
+        elif key in ("o", "+", "-") and lines:
+            line, words = lines[self._chosen], self._filter(lines[self._chosen])
+            every = int(found[1]) if (found := re.search(r"every (\d+)", words)) else 1
+            if key == "o":
+                rule = "=on" if words.startswith("off") else "=off"
+            else:
+                rule = f":every={max(1, every // 10) if key == '-' else every * 10}"
+            sent = [send(each.path, f"{glob.escape(line.file)}:{line.line}{rule}") for each in self._processes]
+            self._failure = "" if any(sent) else NOT_READ
+
+    def _filter(self, line: _Line) -> str:
+        words = {each.filters.get(f"{line.file}:{line.line}", "all") for each in self._processes}
+        return " or ".join(sorted(words))
+
+    def __rich_console__(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> Iterator[Any]:
+        (begin, before), (now, counts) = self._looks[0], self._looks[-1]
+        table = rich.table.Table("site", "effect", "what", "count", "each second", "last", "filter", expand=True)
+        for number, line in enumerate(self._counts):
+            rate = (counts[line] - before[line]) / (now - begin) if now > begin else 0.0
+            shown = f"{os.path.basename(line.file)}:{line.line}", line.effect, line.title, f"{counts[line]:,}"
+            cells = *shown, f"{rate:,.0f}", self._newest.get(line, ""), self._filter(line)
+            style = "reverse" if number == self._chosen and sys.stdin.isatty() else None
+            table.add_row(*(rich.text.Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells), style=style)
+        yield table
+        yield rich.text.Text(self._failure or KEYS, "dim")
+
+
+def _line(record: Record) -> str:
+    return f"{os.path.basename(record.where.file)}:{record.where.line}"
+
+
+def _line_of(site: Any) -> _Line:
+    return _Line(site.where.file, site.where.line, site.effect.name, site.content.title)

@@ -1,0 +1,280 @@
+"""`effects tail` shows each record once, while it is recorded, and changes what is shown."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import stat
+import subprocess
+import sys
+import termios
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import pyte
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import effects as fx
+from effects.extensions.runs.reading import Following
+from effects.extensions.runs.switches import pipe_of, send
+from effects.extensions.runs.tail import curve_of
+from tests.helpers import ROOT
+
+
+def looks(following, until):
+    """The texts of all records that come, up to the first look that begins when `until()` is true."""
+    texts, is_last = [], False
+    while not is_last:
+        is_last = until()
+        texts += [record.text for record in following.look()]
+    return texts
+
+
+def test_each_record_comes_once_from_four_devices(tmp_path):
+    """What all devices have comes once, however far apart they publish it; what is a shard's own, from each."""
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
+
+    @fx.jit
+    def f(x, n):
+        def turn(i, x):
+            fx.print("turn {} {}", n, i)
+            return x + 1
+
+        def shard(x):
+            fx.print("shard {} {}", n, x[0])
+            return x
+
+        x = jax.lax.fori_loop(0, 20, turn, jax.shard_map(shard, mesh=mesh, in_specs=P("d"), out_specs=P("d"))(x))
+        fx.print("unordered {}", n, ordered=False)
+        return x
+
+    x = jax.device_put(jnp.arange(4), jax.NamedSharding(mesh, P("d")))
+    with fx.capture(suppress=True), fx.record(tmp_path / "run.fx"):
+        following, ended = Following(tmp_path / "run.fx"), threading.Event()
+
+        def run():
+            for n in range(50):
+                f(x, n)
+            fx.effects_barrier()
+            ended.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        texts = looks(following, ended.is_set)
+        thread.join()
+    expected = [record.text for record in fx.runs.read(tmp_path / "run.fx")]
+    assert sorted(texts) == sorted(expected)
+    turns = [text for text in texts if text.startswith("turn")]
+    assert turns == [text for text in expected if text.startswith("turn")]
+
+
+def test_what_is_overwritten_before_a_look_is_left_out(tmp_path):
+    """The newest records come, in order, and none twice."""
+    f = fx.jit(lambda n: jax.lax.fori_loop(0, 100, lambda i, _: fx.log("row", i=n * 100 + i), None))
+    seen = []
+    with fx.capture(suppress=True), fx.record(tmp_path / "run.fx", max_bytes=1 << 16):
+        following = Following(tmp_path / "run.fx")
+        for n in range(40):
+            f(n)
+            fx.effects_barrier()
+            if n % 8 in (0, 7):
+                seen += [record.fields["i"].item() for record in following.look()]
+    assert seen[:100] == [*range(100)] and seen[-1] == 3999 and len(seen) < 4000
+    assert seen == sorted({*seen})
+
+
+def test_who_reads_a_file_keeps_it_when_another_run_is_recorded(tmp_path):
+    """A file of the same name is a new one, so that a reader's mapping does not become shorter."""
+    path = tmp_path / "run.fx"
+    f = fx.jit(lambda x: fx.print("{}", x))
+    with fx.capture(suppress=True), fx.record(path):
+        f(1)
+    before = fx.runs.read(path)
+    with fx.capture(suppress=True), fx.record(path):
+        f(2)
+        assert [record.text for record in before] == ["1"]
+    assert [record.text for record in fx.runs.read(path)] == ["2"]
+
+
+def test_another_process_changes_what_is_shown(tmp_path):
+    """The lines that are named; the run file says what is shown of them since."""
+    path = str(tmp_path / "run.fx")
+
+    @fx.jit
+    def f(x):
+        fx.print("first {}", x)
+        fx.print("second {}", x)
+
+    with fx.capture(suppress=True) as records, fx.record(path):
+        f(0)
+        [first, second] = [site.where for site in fx.sites(__file__) if site.title in ("first {}", "second {}")]
+        following = Following(path)
+        line = f"{first.file}:{first.line}"
+        for n, (rule, words) in enumerate((("=off", "off"), (":every=2", "off, every 2"), ("=on", "every 2")), 1):
+            assert send(path, f"{line}{rule}")
+            while following.look().processes[0].filters.get(line) != words:
+                pass
+            f(n)
+        assert f"{second.file}:{second.line}" not in following.look().processes[0].filters
+        fx.sites(__file__).on().every(1)
+    shown = [record.text for record in records]
+    assert [text for text in shown if text.startswith("second")] == [f"second {n}" for n in range(4)]
+    assert len([text for text in shown if text.startswith("first")]) < 4 and "first 1" not in shown
+
+
+def test_only_the_user_of_a_process_may_change_what_it_shows(tmp_path, caplog):
+    """The pipe is the user's alone, and goes with the recording. What no rule is changes nothing."""
+    path = str(tmp_path / "run.fx")
+    with fx.record(path):
+        assert stat.S_IMODE(os.stat(pipe_of(path)).st_mode) == 0o600
+        following = Following(path)
+        described = len(following.look().processes)
+        assert send(path, "no rule") and described == 1
+    assert not os.path.exists(pipe_of(path)) and not send(path, "a.py=off")
+
+
+def test_curve_shows_what_is_not_finite():
+    assert curve_of([0.0, 7.0, float("nan"), 3.0, float("inf")]).plain == "▁█!▄!"
+    assert curve_of([1.0, 1.0]).plain == "▁▁" and curve_of([float("nan")]).plain == "!"
+
+
+PROGRAM = """
+import sys, jax, jax.numpy as jnp, effects as fx
+
+@fx.jit
+def step(i):
+    fx.log("step", loss=jnp.exp(-i / 10), i=i)
+    fx.print("i = {}", i)
+
+with fx.record(sys.argv[1]):
+    for i, line in enumerate(sys.stdin):
+        step(i)
+        fx.effects_barrier()
+        print("done", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def running(path):
+    """A process that records, and a function that has it do so many steps."""
+    command = [sys.executable, "-c", PROGRAM, str(path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def steps(number):
+            for _ in range(number):
+                process.stdin.write("\n")
+                process.stdin.flush()
+                while process.stdout.readline() != "done\n":
+                    assert process.poll() is None
+
+        try:
+            steps(3)
+            yield steps
+        finally:
+            process.stdin.close()
+    assert process.returncode == 0
+
+
+class Terminal:
+    """`effects tail` on a pseudo-terminal."""
+
+    SIZE = 140, 30
+
+    def __init__(self, *arguments):
+        self.screen = pyte.Screen(*self.SIZE)
+        self._stream = pyte.ByteStream(self.screen)
+        self._ours, its = pty.openpty()
+        termios.tcsetwinsize(its, self.SIZE[::-1])
+        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "30"}
+        command = [sys.executable, "-m", "effects", "tail", *map(str, arguments)]
+        self.process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=ROOT, env=environment)
+        os.close(its)
+
+    def press(self, keys):
+        os.write(self._ours, keys)
+
+    def wait_for(self, pattern):
+        """What matches on the screen, once it does."""
+        end = time.monotonic() + 120
+        while not (found := re.search(pattern, "\n".join(self.screen.display))):
+            ready, _, _ = select.select([self._ours], [], [], max(0.0, end - time.monotonic()))
+            assert ready, self.screen.display
+            self._stream.feed(os.read(self._ours, 1 << 16))
+        return found
+
+    def end(self):
+        """The exit status."""
+        with contextlib.suppress(OSError):
+            while data := os.read(self._ours, 1 << 16):
+                self._stream.feed(data)
+        os.close(self._ours)
+        return self.process.wait(120)
+
+
+def test_table_of_sites_turns_lines_off_and_down(tmp_path):
+    """Keys of another terminal change what the program shows."""
+    with running(tmp_path / "run.fx") as steps:
+        terminal = Terminal("--sites", tmp_path / "run.fx")
+        terminal.wait_for(r"step +│ 3 .* step loss=\S+ i=2 .*\n.*i = \{\} +│ 3 .* i = 2 +│ all")
+        terminal.press(b"o")
+        terminal.wait_for(r"│ step .*│ off ")
+        terminal.press(b"\x1b[B+")
+        terminal.wait_for(r"│ i = \{\} .*│ every 10 ")
+        steps(7)
+        terminal.press(b"-")
+        terminal.wait_for(r"│ i = \{\} .*│ all ")
+        steps(1)
+        terminal.wait_for(r"step +│ 3 .*\n.*i = \{\} +│ 4 .* i = 10 +│")
+        terminal.press(b"q")
+        assert terminal.end() == 0
+
+
+def test_plot_follows_a_field(tmp_path):
+    """One curve for each line and field, until the recording ends."""
+    with running(tmp_path / "run.fx") as steps:
+        terminal = Terminal("--plot", "loss", "--plot", "i", tmp_path / "run.fx")
+        terminal.wait_for(r"loss <string>:6 +█▄▁ .*\n?i <string>:6 +▁▅█ +2 +0 to 2")
+        steps(5)
+        terminal.wait_for(r"i <string>:6 +▁\S{6}█ +7 +0 to 7")
+    assert terminal.end() == 0
+
+
+def test_lines_come_while_the_program_runs(tmp_path):
+    """The newest lines that there are, and each that comes then, until the recording ends."""
+    path = tmp_path / "run.fx"
+    with running(path) as steps:
+        steps(7)
+        command = [sys.executable, "-m", "effects", "tail", "--effect", "print", str(path)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            assert [process.stdout.readline() for _ in range(10)] == [f"i = {i}\n" for i in range(10)]
+            steps(2)
+            assert [process.stdout.readline() for _ in range(2)] == ["i = 10\n", "i = 11\n"]
+            steps(1)
+    assert process.wait(120) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["missing.fx"], "No such file"),
+        (["."], "has no run files"),
+        (["text.fx"], "no run file"),
+        (["run.fx", "--site", "other.py"], "No site of"),
+    ],
+)
+def test_what_is_no_run_is_an_error(tmp_path, arguments, error):
+    (tmp_path / "other").mkdir()
+    with fx.capture(suppress=True), fx.record(tmp_path / "run.fx"):
+        fx.print("x")
+    (tmp_path / "text.fx").write_text("text" * 2000)
+    folder = tmp_path / "other" if arguments == ["."] else tmp_path
+    process = subprocess.run(
+        [sys.executable, "-m", "effects", "tail", *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 2 and error in process.stderr
