@@ -1,4 +1,5 @@
 // Run files: what threads write is read whole and once, and nothing else is, whatever the file has become.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -143,6 +144,78 @@ TEST(test_looks_while_threads_write) {
     writer.close();
     for (uint32_t thread = 1; thread <= 3 && num_threads == 3; ++thread) CHECK_EQ(count[thread], 5000u);
   }
+}
+
+// What was not whole at a look is looked at again.
+TEST(test_what_is_whole_later_is_seen_then) {
+  Path path;
+  Writer &writer = runs::writer();
+  CHECK(writer.open(path.path, 1 << 16, true));
+  for (uint32_t index = 0; index < 3; ++index) Take(writer, 1, index);
+  const int file = ::open(path.path.c_str(), O_RDWR);
+  const off_t second = runs::kPage + sizeof(runs::EntryHeader) + sizeof(uint64_t);
+  const uint64_t none = 0;
+  uint64_t sum = 0;
+  CHECK_EQ(::pread(file, &sum, sizeof sum, second), ssize_t{sizeof sum});
+  CHECK_EQ(::pwrite(file, &none, sizeof none, second), ssize_t{sizeof none});
+  RunFile reader(path.path);
+  using All = std::vector<std::pair<uint32_t, uint32_t>>;
+  reader.look();
+  CHECK((Found(reader) == All{{1, 0}, {1, 2}}));
+  reader.look();
+  CHECK(Found(reader).empty());
+  CHECK_EQ(::pwrite(file, &sum, sizeof sum, second), ssize_t{sizeof sum});
+  Take(writer, 1, 3);
+  reader.look();
+  CHECK((Found(reader) == All{{1, 1}, {1, 3}}));
+  ::close(file);
+  writer.close();
+}
+
+// A device that is behind publishes what another had before a look: it comes once.
+TEST(test_copies_between_looks_come_once) {
+  Path path;
+  Writer &writer = runs::writer();
+  CHECK(writer.open(path.path, 1 << 20, true));
+  const auto take = [&](uint32_t index, int32_t device) {
+    RecordHeader header{};
+    header.kind = Kind::kOrdered;
+    header.flags = kReplicated;
+    header.site = 7;
+    header.device = device;
+    header.token = MakeToken(1, 0, 0, index);
+    writer.take(header, nullptr, 0);
+  };
+  auto file = std::make_shared<RunFile>(path.path);
+  runs::Earlier earlier;
+  const auto look = [&] {
+    file->look();
+    return runs::Records({file}, &earlier).size();
+  };
+  for (uint32_t index = 0; index < 10; ++index) take(index, 0);
+  CHECK_EQ(look(), 10u);
+  for (uint32_t index = 0; index < 12; ++index) take(index, 1);
+  CHECK_EQ(look(), 2u);
+  for (uint32_t index = 10; index < 13; ++index) take(index, 0);
+  CHECK_EQ(look(), 1u);
+  writer.close();
+}
+
+// A reader keeps its file when another run is recorded into one of its name.
+TEST(test_reader_keeps_its_file) {
+  Path path;
+  Writer &writer = runs::writer();
+  const auto record = [&](uint32_t thread) {
+    CHECK(writer.open(path.path, 1 << 16, true));
+    Take(writer, thread, 0);
+    writer.close();
+  };
+  record(1);
+  RunFile before(path.path);
+  record(2);
+  before.scan();
+  CHECK_EQ(Found(before)[0].first, 1u);
+  CHECK_EQ(Read(path.path)[0].first, 2u);
 }
 
 // Once the file is full, the newest half of it is there at least.

@@ -22,6 +22,7 @@ from tests.mutants.slips import (
     release,
     replay,
     rings,
+    runs,
     text,
     threads,
     token_pass,
@@ -29,6 +30,6 @@ from tests.mutants.slips import (
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, kernels),
-    *(asynchronous, handlers, progress, plain, text, imports, gpus, keys, calls, threads, filters),
+    *(asynchronous, handlers, progress, plain, text, imports, gpus, keys, calls, threads, filters, runs),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)
