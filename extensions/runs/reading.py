@@ -415,6 +415,8 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
 
 
 def _run(processes: list[Process], sites: dict[int, Site], earlier: native.EarlierRecords | None = None) -> Run:
+    # One that ended before it had a site has no records, and has not said which process it is.
+    processes = [each for each in processes if each.command] or processes
     path = ", ".join(process.path for process in processes)
     if len({each.run for each in processes}) > 1 or len({each.number for each in processes}) < len(processes):
         raise RunError(MSG_SEVERAL_RUNS.format(paths=path.replace(", ", " and ")))

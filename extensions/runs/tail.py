@@ -199,7 +199,7 @@ class _Sites:
     def __init__(self) -> None:
         self._counts: collections.Counter[_Line] = collections.Counter()
         self._newest: dict[_Line, str] = {}
-        self._looks = collections.deque([(time.monotonic(), self._counts.copy())], _LOOKS)
+        self._looks: collections.deque[tuple[float, collections.Counter[_Line]]] = collections.deque(maxlen=_LOOKS)
         self._processes: list[Process] = []
         self._chosen = 0
         self._failure = ""
@@ -233,6 +233,8 @@ class _Sites:
         return " or ".join(sorted(words))
 
     def __rich_console__(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> Iterator[Any]:
+        if not self._looks:
+            return
         (begin, before), (now, counts) = self._looks[0], self._looks[-1]
         table = rich.table.Table("site", "effect", "what", "count", "each second", "last", "filter", expand=True)
         for number, line in enumerate(self._counts):
