@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,18 +20,20 @@ EQUATIONS = (1_000, 10_000)
 DEPTH = 20
 PRINTS = 200
 FEW, LANES = 10, 10_000
+_PROGRAMS = itertools.count()
 MANY = 2_000  # lanes of JAX's own print, which JAX unrolls
 
 
 def _straight(equations: int, every: int, emit: Callable[[str, Any], None]) -> Callable[[Any], Any]:
-    """A function of so many equations, with one more that emits behind each `every` of them; 0: none. JAX has not seen
-    it before, so that nothing of it is cached."""
+    """A function of so many equations, with one more that emits behind each `every` of them; 0: none. It is new, with new
+    texts, so that nothing of it is cached."""
+    new = next(_PROGRAMS)
 
     def program(x: Any) -> Any:
         for i in range(0, equations, 2):
             x = jnp.sin(x) * 1.5
             if every and i % every == 0:
-                emit(f"equation {i}: {{}}", x)
+                emit(f"program {new}, equation {i}: {{}}", x)
         return x
 
     return program
@@ -148,16 +151,19 @@ def _printing(emit: Callable[[int, Any], None]) -> Callable[[Any], Any]:
 
 @case("compile", f"tracing, lowering and compiling {PRINTS} prints")
 def compile(repeats: int) -> Result:
-    """A straight program: every print is a site of its own."""
+    """A straight program: every print is a site of its own, which is new."""
     x = jnp.float32(0)
 
     def contender(jit: Any, emit: Callable[[int, Any], None]) -> Callable[[], float]:
         return lambda: timed(lambda: jit(_printing(emit)).lower(x).compile())
 
+    def text(i: int) -> str:
+        return f"program {next(_PROGRAMS)}, print {i}: {{}}"
+
     figures = interleave(
         {
-            "fx.print": contender(fx.jit, lambda i, x: fx.print(f"print {i}: {{}}", x)),
-            "jax.debug.print": contender(jax.jit, lambda i, x: jax.debug.print(f"print {i}: {{}}", x, ordered=True)),
+            "fx.print": contender(fx.jit, lambda i, x: fx.print(text(i), x)),
+            "jax.debug.print": contender(jax.jit, lambda i, x: jax.debug.print(text(i), x, ordered=True)),
         },
         repeats,
     )

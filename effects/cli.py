@@ -54,8 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return options.run(options)
 
 
-MSG_PAGE = "The page {path} cannot be written: {why}. It takes a file. Name another after `--html`."
-
 COMMANDS: tuple[Command, ...] = (
     Command(
         "demo",
