@@ -25,8 +25,8 @@ MANY = 2_000  # lanes of JAX's own print, which JAX unrolls
 
 
 def _straight(equations: int, every: int, emit: Callable[[str, Any], None]) -> Callable[[Any], Any]:
-    """A function of so many equations, with one more that emits behind each `every` of them; 0: none. It is new, with new
-    texts, so that nothing of it is cached."""
+    """A function of so many equations, with one more that emits behind each `every` of them; 0: none. It is new, and
+    so are its texts: nothing of it is cached."""
     new = next(_PROGRAMS)
 
     def program(x: Any) -> Any:
