@@ -6,6 +6,7 @@ is installed, and most of those use no JAX.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ MSG_TIMEOUT_OPTION = (
 )
 
 _timeout = pytest.StashKey[float | None]()
+_configs: list[pytest.Config] = []  # of the sessions that are under way
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,6 +40,26 @@ def pytest_configure(config: pytest.Config) -> None:
     except ValueError:
         raise pytest.UsageError(MSG_TIMEOUT_OPTION.format(value=value)) from None
     config.stash[_timeout] = timeout
+    _configs.append(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if config in _configs:  # else it was refused
+        _configs.remove(config)
+
+
+@contextlib.contextmanager
+def without_capture() -> Iterator[bool]:
+    """The output and the input are those of pytest itself, as in `pytest.set_trace()`. Gives whether they were not."""
+    capture: Any = _configs[-1].pluginmanager.getplugin("capturemanager") if _configs else None
+    if capture is None:
+        yield False
+        return
+    capture.suspend(in_=True)
+    try:
+        yield True
+    finally:
+        capture.resume()
 
 
 @pytest.fixture

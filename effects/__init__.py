@@ -73,6 +73,7 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.asynchronous import psum_start as psum_start
     from effects.dispatch.calling.library_jits import filter_jit as filter_jit
     from effects.dispatch.calling.library_jits import nnx_jit as nnx_jit
+    from effects.extensions.breakpoints.api import breakpoint as breakpoint
     from effects.extensions.export.export import export as export
     from effects.extensions.export.exported import Exported as Exported
     from effects.extensions.export.exported import deserialize as deserialize
@@ -125,6 +126,7 @@ _HOMES = {
     "effects.kernels": ("kernels", "pallas_call"),
     "effects.native": ("native", "cmake_dir", "custom_call", "include_dir", "register_custom_call"),
     "effects.testing": ("testing", "assert_order"),
+    "effects.extensions.breakpoints.api": ("breakpoint",),
     "effects.extensions.export.export": ("export",),
     "effects.extensions.export.exported": ("Exported", "deserialize"),
     "effects.extensions.progress.api": ("Progress", "progress"),
@@ -156,6 +158,7 @@ __all__ = [
     "Record",
     "add_handler",
     "asynchronous",
+    "breakpoint",
     "callback",
     "capture",
     "check",

@@ -86,6 +86,7 @@ class Drain:
         )
         self._direct = native.DirectCalls(host, _PATIENCE)
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
+        self.asks_person: bool = False  # whether a function has a person answer, so that nothing moves meanwhile
         self.is_recorded = False  # whether a run file notes when functions begin and end
         self.discarded_at_exit: LeftOut | None = None  # once the end of the process leaves effects out: which
         self._batches = 0  # the leader's

@@ -61,6 +61,9 @@ MSG_NO_READER = (
 
 _TEXTS = NativeRows(plan_of_text)
 
+_ENDS = errors.EffectError, KeyboardInterrupt
+"""What a function that ends its program raises."""
+
 _ONCE = ((),)
 """The lanes of what has none."""
 
@@ -353,18 +356,19 @@ class Replay:
         logged = site is not None and site.origin is not None and _jax.logs_failures(site.origin.primitive)
         self._failures.add(self._key, self._failure(message, error, site), logged=is_call and logged)
 
-    def end(self, error: BaseException, site: Site, token: tuple[int, ...], device: int) -> errors.EffectError:
+    def end(self, error: BaseException, site: Site, token: tuple[int, ...], device: int) -> BaseException:
         """A callback for which the program waits has ended it with this. Returns what the program gets."""
         self._now = token, device, self._now[2]
         failure = self._ending(error, site)
         self._failures.end_program(self._key, failure, token)
         return failure
 
-    def _ending(self, error: BaseException, site: Site) -> errors.EffectError:
+    def _ending(self, error: BaseException, site: Site) -> BaseException:
         """What a callback has ended the program with."""
         call = site.content
-        if isinstance(error, errors.EffectError) and isinstance(call, HostCall) and call.raises_itself:
-            error.function = self._call[0].name
+        if isinstance(call, HostCall) and call.raises_itself and isinstance(error, _ENDS):
+            if isinstance(error, errors.EffectError):
+                error.function = self._call[0].name
             return error.with_traceback(None)
         return self._failure(MSG_CALLBACK, error, site, errors.WAITED)
 

@@ -125,6 +125,7 @@ class Watched(Protocol):
 
     running: dict[int, Any]  # by the identity of a drain thread: the function that it runs, as a `Running` begins
     beside: Beside
+    asks_person: bool  # whether a function waits for a person
     idle_code: Collection[CodeType]  # where a thread of the drain stands that has nothing to do
 
     def running_functions(self) -> dict[int, Running]:
@@ -197,7 +198,7 @@ class Supervisor:
 
     def _look(self, pause: float) -> None:
         now, seen = monotonic(), self._what_moves()
-        if seen is None:
+        if seen is None or self._drain.asks_person:
             self._seen = None
             return
         is_busy = self._compute_since() > _BUSY * (now - self._looked)

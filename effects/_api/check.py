@@ -13,6 +13,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
+from effects._config import config
 from effects._model.after import after
 from effects._model.callback import HostCall, HostFunction, register_callback
 from effects._model.content import Report, described_by
@@ -32,6 +33,19 @@ MSG_CHECK_FAILED = "{message} ({place}). The program went on after this check."
 CHECK = register_effect(Effect("check", domain=PROGRAM))
 
 _FAILURE = Filter(level=logging.ERROR)
+
+_stops: list[Callable[[Any, str], None]] = []
+
+
+def stop_before_failures(stop: Callable[[Any, str], None]) -> None:
+    """With the setting `postmortem`, has this called for each check and `fx.error_if` that is traced. Given whether it
+    fails, and what it is, it has the program wait there if it does."""
+    _stops.append(stop)
+
+
+def _stop_before(fails: Any, call: str, fmt: str) -> None:
+    for stop in _stops if not _jax.is_in_kernel() else ():
+        stop(fails, f"{call}: {fmt!r}")
 
 
 @described_by("check")
@@ -138,6 +152,10 @@ def check_at(
     operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where, takes_objects=True)
     fmt, leaves, record_fields = check_format("fx.check", fmt, leaves, tree, where)
     site = Site(CHECK, Check(fmt, record_fields=record_fields), leaves, tree, where, filter=asked)
+
+    if config.postmortem:
+        fails = not holds if isinstance(holds, bool) else ~holds
+        _stop_before(fails if when is None else fails & when, "fx.check", fmt)
 
     def fail(*operands: Any) -> None:
         bind_where(when, operands, site, "fx.check")
@@ -295,6 +313,8 @@ def error_if(x: T, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> T:
     site = Site(CHECK, content, arguments, tree, where)
     if is_wrong is False:
         return x
+    if config.postmortem:
+        _stop_before(is_wrong, "fx.error_if", fmt)
 
     def end(*operands: Any) -> Any:
         return effect_p.bind(*operands, site=site)[0]

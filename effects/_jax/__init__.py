@@ -179,6 +179,7 @@ from effects._jax.traces import forget_fast_paths as forget_fast_paths
 from effects._jax.traces import hide_frames as hide_frames
 from effects._jax.traces import hide_frames_in as hide_frames_in
 from effects._jax.traces import is_being_traced as is_being_traced
+from effects._jax.traces import is_of_traces_here as is_of_traces_here
 from effects._jax.traces import is_outside_of_traces as is_outside_of_traces
 from effects._jax.traces import is_staged as is_staged
 from effects._jax.traces import launches_take_threads as launches_take_threads
@@ -189,4 +190,5 @@ from effects._jax.traces import take_stack as take_stack
 from effects._jax.traces import traceback_of as traceback_of
 from effects._jax.traces import traced_callers as traced_callers
 from effects._jax.traces import tracers_closed_over as tracers_closed_over
+from effects._jax.traces import user_stack as user_stack
 from effects._jax.traces import with_flat_arguments as with_flat_arguments

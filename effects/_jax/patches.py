@@ -326,6 +326,15 @@ _TABLE = (
         "JAX lets libraries bind its callbacks otherwise while they trace.",
     ),
     Patch(
+        "jax.debug.breakpoint",
+        (attribute(jax.debug, "breakpoint"),),
+        "While a function is traced for `fx.jit`, it is an `fx.breakpoint`, unless it is given `token`, `backend` or "
+        "other options of a debugger. The setting `jax_effects` keeps JAX's semantics.",
+        "JAX's callback returns nothing to wait for, so that the program does not stop.",
+        "0.10",
+        "JAX lets libraries bind its callbacks otherwise while they trace.",
+    ),
+    Patch(
         "vmap of cond",
         (entry(batching, _BATCHERS, cond_p),),
         "Under `vmap`, a `cond` or `switch` whose index differs between lanes has the effects of a branch only in the "

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 from jax._src import config as jax_config
-from jax._src import core, source_info_util, traceback_util
+from jax._src import core, custom_derivatives, source_info_util, traceback_util
 from jax._src import mesh as jax_mesh
 from jax._src.export import _export
 from jax._src.interpreters import partial_eval as pe
@@ -72,6 +72,34 @@ def traced_callers(frame: FrameType, at_most: int) -> list[FrameType]:
             callers.append(caller)
         caller = caller.f_back
     return callers if caller is not None else []
+
+
+def user_stack(frame: FrameType | None, at_most: int) -> list[tuple[FrameType, bool, bool]]:
+    """The user's frames from this one outward, each with whether its values are those of one trace, and whether they
+    can be operands there: of the function that JAX traces last, they can, but not in a rule for `jax.custom_jvp`, since
+    tangents may never have values. Outside of jaxprs all can."""
+    stack: list[tuple[FrameType, int]] = []
+    depth, in_rule = 0, False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        depth += file == pe.__file__
+        in_rule = in_rule or (depth == 0 and frame.f_code in _RULES)
+        if len(stack) < at_most and source_info_util.is_user_filename(file):
+            stack.append((frame, depth))
+        frame = frame.f_back
+    return [(each, at < depth or depth == 0, at == 0 and not in_rule) for each, at in stack]
+
+
+_RULES = {custom_derivatives._flatten_jvp.args[0].__code__}
+"""What calls rules of the user's for tangents."""
+
+
+def is_of_traces_here(tracer: core.Tracer) -> bool:
+    """Whether a value that is not known yet is of a trace that is under way around what is traced now."""
+    trace = core.trace_ctx.trace
+    while trace is not None and trace is not tracer._trace:
+        trace = getattr(trace, "parent_trace", None)
+    return trace is not None
 
 
 def is_being_traced() -> bool:

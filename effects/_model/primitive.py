@@ -54,7 +54,8 @@ _jax.infer_types_each_time(effect_p)
 
 
 def bind_where(when: Any, operands: Sequence[Any], site: Site, call: str) -> None:
-    """The effect of a site without results where `when` holds; None: always."""
+    """The effect of a site where `when` holds; None: always. Nothing uses its results."""
+
     if config.static_levels and not site.filter.allowed():
         return
     if when is None:
@@ -68,7 +69,7 @@ def bind_where(when: Any, operands: Sequence[Any], site: Site, call: str) -> Non
         shown = f"an array of {when.dtype}{list(np.shape(when))}" if is_array else errors.shown(when)
         raise TypeError(MSG_WHEN.format(call=call, where=site.where, value=shown))
     if isinstance(when, _jax.Tracer):
-        jax.lax.cond(when, lambda *given: effect_p.bind(*given, site=site), lambda *_: [], *operands)
+        jax.lax.cond(when, lambda *given: effect_p.bind(*given, site=site)[:0], lambda *_: [], *operands)
     elif when:
         effect_p.bind(*operands, site=site)
 

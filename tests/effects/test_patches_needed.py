@@ -133,6 +133,11 @@ def _indices_outside():
     return len(records)
 
 
+def _breakpoint_waits():
+    """Whether a breakpoint of a program's returns something that it waits for."""
+    return "fx.breakpoint" in fx.jit(lambda x: jax.debug.breakpoint()).lower(1).as_text()
+
+
 def _tokens_of_log():
     """How many tokens the records of a kernel have that writes its effects to a log."""
     with _jax.with_kernel_options(logs_simulated=True), fx.capture() as records:
@@ -144,6 +149,7 @@ def _tokens_of_log():
 # Functions of their own at each call, so that nothing comes from caches of JAX.
 NEEDED = {
     "JAX's own callbacks": (lambda: _records(jax.vmap(_branch_of_jax), jnp.arange(3)), 1, 3),
+    "jax.debug.breakpoint": (_breakpoint_waits, True, False),
     "vmap of cond": (lambda: _records(jax.vmap(_branch), jnp.arange(3)), 1, 3),
     "vmap of while": (lambda: _records(jax.vmap(_while), jnp.array([1.0, 8.0, 8.0])), 6, 12),
     "vmap of custom_vmap": (lambda: _records(jax.vmap(lambda x: x + _custom_vmap()), jnp.arange(3.0)), 3, 1),

@@ -129,6 +129,7 @@ NB_MODULE(_native, m) {
     for (const auto &listener : listeners().when_stopped) listener();
   });
   m.def("wait", &WaitUntil, nb::arg("done"), nb::arg("timeout").none(), nb::arg("nested"));
+  m.def("interrupts_to", &InterruptsTo);
   m.def("advance", [](uint32_t plain) { progress().advance(plain); });
   nb::class_<WithBlock>(m, "WithBlock")
       .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("begin"), nb::arg("end"), nb::arg("undo"))

@@ -1,6 +1,10 @@
 #include "waiting.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <stdexcept>
 
 #include "../xla/runtime.h"
@@ -14,6 +18,15 @@ using std::chrono::steady_clock;
 
 constexpr double kLongest = 1e9; // seconds that a clock can count
 
+volatile sig_atomic_t interrupts = -1; // the file for SIGINT
+struct sigaction before_interrupts;
+
+extern "C" void OnInterrupt(int) {
+  const int number = errno;
+  [[maybe_unused]] const auto written = write(interrupts, "", 1); // if it is full, its reader knows
+  errno = number;
+}
+
 class Barrier {
 public:
   explicit Barrier(bool nested) { wake_up().begin_barrier(nested); }
@@ -22,6 +35,15 @@ public:
 };
 
 } // namespace
+
+void InterruptsTo(int file) {
+  struct sigaction ours = {};
+  ours.sa_handler = OnInterrupt;
+  ours.sa_flags = SA_RESTART;
+  if (file >= 0) interrupts = file;
+  if (sigaction(SIGINT, file >= 0 ? &ours : &before_interrupts, file >= 0 ? &before_interrupts : nullptr) != 0)
+    throw std::runtime_error("SIGINT takes no handler");
+}
 
 void WaitForBegun(uint32_t thread) {
   for (bool begun = false; !begun;) {

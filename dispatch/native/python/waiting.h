@@ -45,6 +45,10 @@ inline constexpr std::chrono::milliseconds kSignalPatience{50};
 // a lock would never give it back.
 bool WaitUntil(nanobind::object done, nanobind::object timeout, bool nested);
 
+// From now on SIGINT writes a byte to this file and does nothing else, whichever thread it comes to; -1: it does what
+// it did before. The main thread may wait in XLA, where it runs no handler of Python's.
+void InterruptsTo(int file);
+
 // Waits until those of a thread's programs have begun whose handlers later ones wait for.
 void WaitForBegun(uint32_t thread);
 

@@ -1,0 +1,98 @@
+"""The user's frames at a breakpoint: what of them is known while a program is traced, and their values in the program.
+
+A value that the program computes travels as an operand. Arrays, numbers, text and pytrees of these are kept. Of all
+else the type is kept: an object may hold the function that is traced, and its program would keep both for good.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _jax
+
+_KEPT = (np.ndarray, np.generic, bool, int, float, complex, str, bytes)
+
+
+class _Named(str):
+    """What stands for a value that is not there."""
+
+    __repr__ = str.__str__
+
+
+class _Place(int):
+    """Stands for a value of the program: its place among the operands."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """A frame of the user's. `values` are by the names that the user gave them; a frame that is another at each call
+    of the program has none."""
+
+    file: str
+    line: int
+    function: str
+    values: Mapping[str, Any]
+    globals: Mapping[str, Any]
+
+    def of_program(self, operands: Sequence[Any]) -> Frame:
+        """The frame with the program's values, of these operands."""
+        values = {name: _filled(value, operands) for name, value in self.values.items()}
+        return dataclasses.replace(self, values=values)
+
+
+def _filled(value: tuple[Any, Sequence[Any]], operands: Sequence[Any]) -> Any:
+    tree, leaves = value
+    leaves = [operands[leaf] if isinstance(leaf, _Place) else leaf for leaf in leaves]
+    try:
+        return jax.tree.unflatten(tree, leaves)
+    except Exception as error:  # a class of the user's that takes no such values
+        return _Named(f"<not made again: {error!r}>")
+
+
+def take_frames(frame: FrameType, at_most: int) -> tuple[list[Frame], list[Any]]:
+    """This frame and those that called it, the innermost first, with the values that are operands."""
+    places: dict[int, int] = {}  # by the identity of a tracer
+    operands: list[Any] = []
+
+    def take(leaf: Any, is_own: bool) -> Any:
+        if not isinstance(leaf, _jax.Tracer):
+            return leaf if leaf is None or isinstance(leaf, (jax.Array, *_KEPT)) else _named(leaf)
+        if not (is_own and _is_value(leaf) and _jax.is_of_traces_here(leaf)):
+            return _Named(f"<{str(_jax.typeof(leaf)).lstrip('~')}, which is not known here>")
+        if id(leaf) not in places:
+            places[id(leaf)] = len(operands)
+            operands.append(jax.lax.stop_gradient(leaf))
+        return _Place(places[id(leaf)])
+
+    frames = []
+    for each, is_traced, is_own in _jax.user_stack(frame, at_most):
+        values = {}
+        for name, value in each.f_locals.items() if is_traced and each.f_locals is not each.f_globals else ():
+            try:
+                leaves, tree = jax.tree.flatten(value, is_leaf=lambda x: isinstance(x, Iterator))
+            except Exception:  # a class of the user's, or keys that cannot be sorted
+                leaves, tree = jax.tree.flatten(_named(value))
+            values[name] = tree, [take(leaf, is_own) for leaf in leaves]
+        code = each.f_code
+        frames.append(Frame(code.co_filename, each.f_lineno, code.co_qualname, values, each.f_globals))
+    return frames, operands
+
+
+def _named(value: Any) -> _Named:
+    name = getattr(value, "__qualname__", None)
+    return _Named(f"<{type(value).__qualname__} {name}>" if isinstance(name, str) else f"<{type(value).__qualname__}>")
+
+
+def _is_value(tracer: Any) -> bool:
+    """Whether the host can be given this: no reference, and no token."""
+    dtype = getattr(tracer, "dtype", None)
+    if dtype is None or _jax.is_reference(tracer):
+        return False
+    return any(jnp.issubdtype(dtype, kind) for kind in (np.number, np.bool_, jax.dtypes.prng_key))
