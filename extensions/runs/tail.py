@@ -107,6 +107,8 @@ def _watch(options: argparse.Namespace, view: _Plot | _Sites) -> None:
                     return
                 view.press(key)
             live.refresh()
+    if not console.is_terminal:
+        console.print()
 
 
 @contextlib.contextmanager
@@ -241,10 +243,11 @@ class _Sites:
             rate = (counts[line] - before[line]) / (now - begin) if now > begin else 0.0
             shown = f"{os.path.basename(line.file)}:{line.line}", line.effect, line.title, f"{counts[line]:,}"
             cells = *shown, f"{rate:,.0f}", self._newest.get(line, ""), self._filter(line)
-            style = "reverse" if number == self._chosen and sys.stdin.isatty() else None
+            style = "reverse" if number == self._chosen and console.is_terminal else None
             table.add_row(*(rich.text.Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells), style=style)
         yield table
-        yield rich.text.Text(self._failure or KEYS, "dim")
+        if console.is_terminal:
+            yield rich.text.Text(self._failure or KEYS, "dim")
 
 
 def _line(record: Record) -> str:
