@@ -24,6 +24,7 @@ MODULES = (
     "_loop",
     "_filters",
     "_runs",
+    "_watch",
     "_kernels",
     "_callbacks",
     "_custom_call",

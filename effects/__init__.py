@@ -85,6 +85,9 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.extensions.progress.loops import while_loop_with_progress as while_loop_with_progress
     from effects.extensions.runs.recording import record as record
     from effects.extensions.sites.selection import sites as sites
+    from effects.extensions.watching.api import watch as watch
+    from effects.extensions.watching.found import BadOperand as BadOperand
+    from effects.extensions.watching.found import NonFinite as NonFinite
     from effects.handlers import ConsoleHandler as ConsoleHandler
     from effects.handlers import CsvHandler as CsvHandler
     from effects.handlers import JsonLinesHandler as JsonLinesHandler
@@ -133,6 +136,8 @@ _HOMES = {
     "effects.extensions.progress.loops": ("fori_loop_with_progress", "scan_with_progress", "while_loop_with_progress"),
     "effects.extensions.runs.recording": ("record",),
     "effects.extensions.sites.selection": ("sites",),
+    "effects.extensions.watching.api": ("watch",),
+    "effects.extensions.watching.found": ("BadOperand", "NonFinite"),
     "effects.runs": ("runs",),
     "effects._version": ("__version__",),
     "effects.extensions.inspecting.compare": ("Comparison",),
@@ -188,6 +193,7 @@ __all__ = [
     "sites",
     "stats",
     "testing",
+    "watch",
     "while_loop_with_progress",
 ]
 """What people use every day, and the modules that have the rest."""

@@ -114,7 +114,7 @@ _jax.mlir.register_lowering(unavailable_p, _refuse_unavailable)
 
 
 @_jax.weakref_lru_cache
-def _silent_jaxpr(jaxpr: Any) -> Any:
+def silent_jaxpr(jaxpr: Any) -> Any:
     """The jaxpr without its effects."""
 
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
@@ -129,7 +129,7 @@ def _silent_jaxpr(jaxpr: Any) -> Any:
 
 
 def _silent(jaxpr: Any) -> Any:
-    silent = _silent_jaxpr(_jax.closed_jaxpr(jaxpr))
+    silent = silent_jaxpr(_jax.closed_jaxpr(jaxpr))
     return silent if _jax.is_closed(jaxpr) else _jax.open_jaxpr(silent)
 
 

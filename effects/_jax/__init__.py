@@ -18,6 +18,7 @@ from effects._jax.core import ShapedArray as ShapedArray
 from effects._jax.core import Tracer as Tracer
 from effects._jax.core import abstract_token as abstract_token
 from effects._jax.core import compiled_with_token as compiled_with_token
+from effects._jax.core import has_axis as has_axis
 from effects._jax.core import has_state as has_state
 from effects._jax.core import ipython_shell as ipython_shell
 from effects._jax.core import is_reference as is_reference
@@ -30,6 +31,8 @@ from effects._jax.core import source_of as source_of
 from effects._jax.core import tracer_names as tracer_names
 from effects._jax.core import typeof as typeof
 from effects._jax.core import user_frame as user_frame
+from effects._jax.core import user_frames as user_frames
+from effects._jax.core import with_type as with_type
 from effects._jax.core import without_first_argument as without_first_argument
 from effects._jax.core import zero_tangent as zero_tangent
 from effects._jax.devices import Array as Array
@@ -82,6 +85,7 @@ from effects._jax.dispatch import register_ffi_type as register_ffi_type
 from effects._jax.dispatch import rules_in_eager_regions as rules_in_eager_regions
 from effects._jax.dispatch import unordered_tokens as unordered_tokens
 from effects._jax.dispatch import user_function as user_function
+from effects._jax.jaxprs import argument_names as argument_names
 from effects._jax.jaxprs import bind as bind
 from effects._jax.jaxprs import closed_jaxpr as closed_jaxpr
 from effects._jax.jaxprs import eqns_in as eqns_in
@@ -94,6 +98,7 @@ from effects._jax.jaxprs import open_jaxpr as open_jaxpr
 from effects._jax.jaxprs import stage as stage
 from effects._jax.jaxprs import trace_to_jaxpr as trace_to_jaxpr
 from effects._jax.jaxprs import with_jaxprs as with_jaxprs
+from effects._jax.jaxprs import without_dead_code as without_dead_code
 from effects._jax.jaxprs import without_results as without_results
 from effects._jax.kernels import calls_mesh_kernel as calls_mesh_kernel
 from effects._jax.kernels import is_in_kernel as is_in_kernel
@@ -151,6 +156,7 @@ from effects._jax.primitives import custom_vmap_p as custom_vmap_p
 from effects._jax.primitives import discharge_state as discharge_state
 from effects._jax.primitives import hoisting_unless as hoisting_unless
 from effects._jax.primitives import inlined_calls as inlined_calls
+from effects._jax.primitives import is_plain_call as is_plain_call
 from effects._jax.primitives import is_value as is_value
 from effects._jax.primitives import lanes_at_front as lanes_at_front
 from effects._jax.primitives import linear_solve_p as linear_solve_p

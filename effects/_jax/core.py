@@ -25,6 +25,15 @@ def physical_key_data(x: Any) -> Any:
     return jax.random.key_data(x)
 
 
+def with_type(x: Any, aval: Any) -> Any:
+    """A value as one of this type, which its numbers may be of a PRNG key."""
+    return (
+        jax.random.wrap_key_data(x, impl=aval.dtype._impl)
+        if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
+        else x
+    )
+
+
 zero_tangent = ad_util.zero_from_primal
 """The tangent of a value that does not depend on what is differentiated."""
 
@@ -56,6 +65,11 @@ def has_state(jaxpr: Any) -> bool:
     return any(isinstance(effect, RefEffect) for effect in jaxpr.effects)
 
 
+def has_axis(jaxpr: Any) -> bool:
+    """Whether a jaxpr is for devices or lanes along a named axis, which is around it."""
+    return any(isinstance(effect, core.NamedAxisEffect) for effect in jaxpr.effects)
+
+
 def tracer_names() -> set[str]:
     """What the text of a value that is not known yet begins with: the names of all classes of such values, those of
     other libraries too, and what JAX shows of some instead."""
@@ -76,6 +90,18 @@ def source_of(*eqns: Any) -> str:
         if (frame := source_info_util.user_frame(eqn.source_info.traceback)) is not None:
             return f"{named_line(frame.file_name, frame.start_line)} ({frame.function_name})"
     return "a line that JAX does not know"
+
+
+def user_frames(eqn: Any) -> list[tuple[str, int, str]]:
+    """File, line and function of the user's frames that made an equation, the innermost first, up to the function that
+    was traced."""
+    frames: list[tuple[str, int, str]] = []
+    for frame in eqn.source_info.traceback.frames if eqn.source_info.traceback else ():
+        if frame.function_name.startswith("trace_to_jaxpr") and frame.file_name.endswith("partial_eval.py"):
+            break
+        if source_info_util.is_user_filename(frame.file_name):
+            frames.append((frame.file_name, frame.line_num, frame.function_name))
+    return frames
 
 
 def named_line(file: str, line: int) -> str:

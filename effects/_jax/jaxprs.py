@@ -183,6 +183,17 @@ def _have_types_of(values: Sequence[Any], variables: Sequence[Any]) -> bool:
     return all(typeof(x) == variable.aval for x, variable in zip(values, variables, strict=True))
 
 
+def without_dead_code(jaxpr: Any) -> Any:
+    """A jaxpr whose constants are its first arguments, without what neither a result nor an effect needs."""
+    return closed_jaxpr(pe.dce_jaxpr(open_jaxpr(jaxpr), True, True)[0])
+
+
+def argument_names(jaxpr: Any) -> tuple[str, ...]:
+    """What the user calls the inputs of a jaxpr, as far as that is known."""
+    names = jaxpr.jaxpr.debug_info.arg_names
+    return tuple(name or "" for name in names) if len(names or ()) == len(jaxpr.in_avals) else ()
+
+
 jaxprs_in: Callable[[dict[str, Any]], Iterator[Any]] = core.jaxprs_in_params
 """The jaxprs among an equation's parameters, with or without constants."""
 
@@ -205,7 +216,7 @@ def with_jaxprs(eqn: Any, change: Callable[[Any], Any]) -> Any:
         if isinstance(value, (tuple, list)):
             parts = [*map(changed, value)]
             same = all(part is old for part, old in zip(parts, value, strict=True))
-            return value if same else type(value)(parts)  # a named tuple, which holds no jaxprs, is not made like that
+            return value if same else getattr(value, "_make", type(value))(parts)  # of a named tuple
         return change(value) if isinstance(value, (core.Jaxpr, ClosedJaxpr)) else value
 
     params = {name: changed(value) for name, value in eqn.params.items()}

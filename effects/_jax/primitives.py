@@ -24,6 +24,7 @@ from jax._src import linear_util as lu
 from jax._src.interpreters import ad, batching
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import conditionals, loops, solves
+from jax._src.sharding_impls import UNSPECIFIED
 from jax._src.state import discharge
 
 from effects._jax.core import Primitive, typeof
@@ -67,6 +68,17 @@ def _expanded(primitive: Any) -> Any:
     debug_info = api_util.debug_info("expand", expand, primitive.in_avals_flat, {})
     jaxpr, _, consts = pe.trace_to_jaxpr_dynamic(lu.wrap_init(expand, debug_info=debug_info), primitive.in_avals_flat)
     return closed_jaxpr(jaxpr, consts)
+
+
+def is_plain_call(params: dict[str, Any]) -> bool:
+    """Whether a call of a jitted function means no more than its body."""
+    return (
+        all(x is UNSPECIFIED or x is None for name in _SAID_OF_EACH for x in params.get(name, ()))
+        and not params["compiler_options_kvs"]
+    )
+
+
+_SAID_OF_EACH = ("in_shardings", "out_shardings", "in_layouts", "out_layouts")
 
 
 def annotated_calls() -> list[Primitive]:

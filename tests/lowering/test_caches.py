@@ -174,6 +174,32 @@ def _seen():
     return f
 
 
+def _watched():
+    def step(total, x):
+        return total + jnp.where(x > 0, jnp.sqrt(x), 0), None
+
+    f = fx.jit(jax.grad(fx.watch(lambda xs: lax.scan(step, jnp.float32(0), xs)[0])))
+    f.lower(jnp.ones(3))
+    return f
+
+
+def _watched_with_a_callback():
+    def step(total, x):
+        return total + fx.error_if(jnp.log(x), x < 0, "{}", x), None
+
+    f = fx.jit(fx.watch(lambda xs: lax.scan(step, jnp.float32(0), xs)[0]))
+    f.lower(jnp.ones(3))
+    return f
+
+
+def _watched_and_searched():
+    f = _watched()
+    f(-jnp.ones(3))
+    with pytest.raises(fx.NonFinite):
+        meet_barrier()
+    return f
+
+
 PROGRAMS: dict[str, Callable[[], Any]] = {
     "dispatch.runtime.outputs._without_reader": _output_without_reader,
     "extensions.jax_callbacks.taking_over._functions": _jaxs_callback,
@@ -183,7 +209,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "extensions.kernels.bounds._unchecked": _in_a_checked_kernel,
     "lowering.regions._static_effect_counts": _in_branches_of_a_region,
     "lowering.derivatives._anchored_jaxpr": _grad_of_a_loop,
-    "lowering.derivatives._silent_jaxpr": _while_loop_linearized,
+    "lowering.derivatives.silent_jaxpr": _while_loop_linearized,
     "extensions.jax_callbacks.taking_over._given_back": _jaxs_own_given_back,
     "extensions.jax_callbacks.taking_over._taken_over": _jaxs_own_traced_before,
     "lowering.passes._rewritten": _in_vmap,
@@ -191,6 +217,11 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "lowering.thread.threaded_jaxpr": _in_branches_of_a_region,
     "extensions.inspecting.without_records._with_silent_records": _compared,
     "extensions.inspecting.without_records._without_records": _compared,
+    "extensions.watching.asked.has_any": _watched_and_searched,
+    "extensions.watching.call._linearized": _watched,
+    "extensions.watching.each._body": _watched_with_a_callback,
+    "extensions.watching.flag._flagged": _watched,
+    "extensions.watching.flag._plan": _watched,
     "lowering.shard_map._may_diverge": _in_branches_of_a_region,
     "lowering.shard_map._is_inside_others": _in_a_region_in_a_region,
 }

@@ -26,10 +26,11 @@ from tests.mutants.slips import (
     text,
     threads,
     token_pass,
+    watching,
 )
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, kernels),
-    *(asynchronous, handlers, progress, plain, text, imports, gpus, keys, calls, threads, filters, runs),
+    *(asynchronous, handlers, progress, plain, text, imports, gpus, keys, calls, threads, filters, runs, watching),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)

@@ -1,0 +1,203 @@
+"""`fx.watch`, what users call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import jax
+
+from effects import _errors as errors
+from effects import _jax
+from effects._model.site import is_array, where_called
+from effects.dispatch.calling.jit import jit
+from effects.extensions.watching.asked import Watch
+from effects.extensions.watching.call import bind_watched
+
+MSG_NOT_CALLABLE = (
+    "`fx.watch` at {where} was given {fun} as its function. It watches a function, and returns one that is called in "
+    "its place. Write `fx.watch(f)(x)`."
+)
+MSG_MODE = (
+    "`fx.watch` at {where} was given mode={mode}. What becomes of a bad value is one of {known}. Pass one of them."
+)
+MSG_NOTHING = (
+    "`fx.watch` at {where} was given nothing to look for: `nan` and `inf` are false. Without `when` one of them is "
+    "true. Pass `inf=True`, or a predicate as `when`."
+)
+MSG_WHEN = (
+    "`fx.watch` at {where} was given when={when}. It is a function of an array that says which elements are bad. Pass, "
+    "say, `when=lambda x: abs(x) > 1e4`."
+)
+MSG_SITES = (
+    "`fx.watch` at {where} was given sites={sites}. They are patterns for what is watched: a file, `file.py:12`, a "
+    "function or an operation. Pass a string or several."
+)
+_MODES = ("raise", "log", "stop")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@_jax.for_users
+def watch(
+    fun: Callable[P, R],
+    nan: bool = True,
+    inf: bool = False,
+    when: Callable[[Any], Any] | None = None,
+    sites: str | Sequence[str] | None = None,
+    *,
+    mode: Literal["raise", "log", "stop"] = "raise",
+) -> Callable[P, R]:
+    """A function that computes what `fun` does, and finds the first bad value on the way: a NaN.
+
+    Every operation is watched inside the compiled program, in loops, branches and nested functions, on all devices. A
+    value is bad if an operation made it of good ones. The first in program order is raised as `fx.NonFinite`, at the
+    next call or barrier as a check is, and says which operation and line made it and of what. Results are those of
+    `fun`, bit for bit.
+
+    Works with all transformations. `jax.grad(fx.watch(f))` watches the backward pass too, and `vmap` of a watched
+    function says the lane.
+
+    Args:
+        fun: The function. Arrays among its arguments are traced; what is no array is passed as it is.
+        nan: Whether NaN is bad.
+        inf: Whether infinities are bad.
+        when: A function that is called with each array of numbers that is computed, while tracing, and returns which
+            elements are bad: a boolean, or one for each. In place of `nan` and `inf`.
+        sites: Which operations are looked at, as patterns with `*`: `"model.py"`, `"model.py:31"`, the name of a
+            function or of an operation such as `"log"`. By default all.
+        mode: What becomes of a bad value. `"raise"`: the first of each call is raised, and the program goes on.
+            `"log"`: each is an event `non_finite` of `fx.log`, with the level `"error"`. `"stop"`: the first ends the
+            program, whose call raises it.
+
+    Returns:
+        The function.
+
+    Raises:
+        TypeError, ValueError: at once, if an argument is not as described; while tracing, if `when` fails or returns
+            something else than booleans; if arrays have symbolic shapes.
+
+    Example:
+        >>> import effects as fx, jax, jax.numpy as jnp
+        >>> @fx.jit
+        ... @fx.watch
+        ... def f(x):
+        ...     return jnp.where(x > 0, jnp.log(x), 0.0)
+        >>> f(jnp.array([1.0, -2.0]))
+        Array([0., 0.], dtype=float32)
+        >>> try:
+        ...     fx.effects_barrier()
+        ... except fx.NonFinite as error:
+        ...     print(error.message)
+        `log` made nan at index (1,) of float32[2] from x: float32[2] in [-2, 1], -2 there
+    """
+    where = where_called()
+    if not callable(fun):
+        raise TypeError(MSG_NOT_CALLABLE.format(where=where, fun=errors.shown(fun)))
+    if mode not in _MODES:
+        known = ", ".join(map(repr, _MODES))
+        raise ValueError(MSG_MODE.format(where=where, mode=errors.shown(mode), known=known))
+    if when is not None and not callable(when):
+        raise TypeError(MSG_WHEN.format(where=where, when=errors.shown(when)))
+    if when is None and not nan and not inf:
+        raise ValueError(MSG_NOTHING.format(where=where))
+    patterns: tuple[Any, ...] = tuple(sites or ()) if isinstance(sites, (tuple, list, type(None))) else (sites,)
+    if not all(isinstance(pattern, str) and pattern for pattern in patterns):
+        raise TypeError(MSG_SITES.format(where=where, sites=errors.shown(sites)))
+    asked = Watch(bool(nan), bool(inf), when, patterns, mode, where)
+
+    def call(arguments: _Arguments, arrays: Sequence[Any]) -> Any:
+        return _call_watched(fun, asked, arguments, arrays)
+
+    program = jit(call, static_argnums=0)
+
+    @functools.wraps(fun)
+    def watching(*args: P.args, **kwargs: P.kwargs) -> R:
+        arguments, arrays = _Arguments.take(args, kwargs)
+        outs, known = (program if _jax.runs_now() and arguments.is_hashable else call)(arguments, arrays)
+        return known.fill(outs)
+
+    return watching
+
+
+@jax.tree_util.register_static
+class _Known:
+    """What a call returned, without the arrays in it."""
+
+    def __init__(self, tree: Any, leaves: Sequence[Any]):
+        self._tree, self._leaves = tree, leaves
+
+    def fill(self, arrays: Sequence[Any]) -> Any:
+        given = iter(arrays)
+        return jax.tree.unflatten(self._tree, [next(given) if leaf is _ARRAY else leaf for leaf in self._leaves])
+
+
+class _Arguments(_Known):
+    """Arguments of a call without the arrays among them."""
+
+    def __init__(self, tree: Any, leaves: tuple[Any, ...], paths: Sequence[Any]):
+        super().__init__(tree, leaves)
+        self.paths = paths
+        self._types = tuple(map(type, leaves))
+
+    @classmethod
+    def take(cls, args: Any, kwargs: Any) -> tuple[_Arguments, list[Any]]:
+        paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        arrays = [leaf for _, leaf in paths if _is_traced(leaf)]
+        leaves = tuple(_ARRAY if _is_traced(leaf) else leaf for _, leaf in paths)
+        return cls(tree, leaves, [path for path, leaf in paths if _is_traced(leaf)]), arrays
+
+    @property
+    def is_hashable(self) -> bool:
+        try:
+            hash(self._leaves)
+        except TypeError:
+            return False
+        return True
+
+    def __hash__(self) -> int:
+        return hash((self._tree, self._leaves))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Arguments) or self._types != other._types:
+            return False
+        return self._tree == other._tree and self._leaves == other._leaves
+
+
+_ARRAY = object()
+"""In the place of an array."""
+
+
+def _is_traced(leaf: Any) -> bool:
+    return is_array(leaf) and getattr(leaf, "dtype", None) != jax.dtypes.float0
+
+
+def _call_watched(fun: Callable[..., Any], watch: Watch, arguments: _Arguments, arrays: Sequence[Any]) -> Any:
+    found: list[Any] = []
+
+    def flat(*arrays: Any) -> list[Any]:
+        args, kwargs = arguments.fill(arrays)
+        leaves, tree = jax.tree.flatten(fun(*args, **kwargs))
+        found[:] = [tree, [_ARRAY if _is_traced(leaf) else leaf for leaf in leaves]]
+        return [leaf for leaf in leaves if _is_traced(leaf)]
+
+    traced = jax.make_jaxpr(flat)(*arrays)
+    outs = bind_watched(traced, arrays, watch, _names(fun, arguments.paths))
+    return list(outs), _Known(*found)
+
+
+def _names(fun: Callable[..., Any], paths: Sequence[Any]) -> tuple[str, ...]:
+    """What the user calls the arrays among the arguments."""
+    try:
+        parameters = [*inspect.signature(fun).parameters]
+    except (ValueError, TypeError):
+        parameters = []
+    names = []
+    for (which, key), *rest in ((path[:2], *path[2:]) for path in paths):
+        position = getattr(key, "idx", None)
+        known = parameters[position] if position is not None and position < len(parameters) else f"argument {position}"
+        names.append((known if which.idx == 0 else str(key.key)) + jax.tree_util.keystr(tuple(rest)))
+    return tuple(names)

@@ -1,0 +1,138 @@
+"""What a call of `fx.watch` asks for, and which values are bad."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _errors as errors
+from effects import _jax
+from effects._model.site import MAX_CALLERS, Where
+from effects.extensions.watching.tables import is_float, is_numeric, makes_bad, shows_bad
+from effects.lowering.holders import find_holder
+
+MSG_PREDICATE_FAILED = (
+    "`when` of `fx.watch` at {where} failed for {type}, {what}: {error}. It is called with every "
+    "array of numbers that the function computes. Give a function that takes arrays of all these types, or name some "
+    "operations with `sites`."
+)
+MSG_PREDICATE_RETURNED = (
+    "`when` of `fx.watch` at {where} returned {returned} for {type}, {what}. It returns a boolean "
+    "for the array, or one for each element. Write a comparison, say `when=lambda x: abs(x) > 1e4`."
+)
+
+Mode = Literal["raise", "log", "stop"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """What a call of `fx.watch` asks for.
+
+    Attributes:
+        backward: Whether what is watched is a backward pass that JAX made of the function.
+        search: The number of the search for which it is run again; 0: it is not.
+    """
+
+    nan: bool
+    inf: bool
+    when: Callable[[Any], Any] | None
+    sites: tuple[str, ...]
+    mode: Mode
+    where: Where
+    backward: bool = False
+    search: int = 0
+
+    def makes(self, eqn: Any) -> bool:
+        """Whether an equation is to be looked at."""
+        if self.when is not None:
+            found = any(is_numeric(var.aval) for var in eqn.outvars)
+        else:
+            found = makes_bad(eqn, self.nan, self.inf)
+        return found and (not self.sites or self._is_named(eqn))
+
+    def _is_named(self, eqn: Any) -> bool:
+        line, operation = where_of(eqn) or self.where, eqn.primitive.name
+        place = f"{line.file}:{line.line}"
+        names = (operation, line.function, line.file, place, os.path.basename(line.file), os.path.basename(place))
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.sites for name in names)
+
+    def shows(self, eqn: Any, position: int) -> bool:
+        """Whether a bad value in this operand is one in the only result."""
+        return self.when is None and shows_bad(eqn, position, self.nan, self.inf)
+
+    def is_bad(self, x: Any, operation: str) -> Any:
+        """Which elements of a value are bad; None if they can't be."""
+        if self.when is not None:
+            return self._is_true(self.when, x, operation) if is_numeric(_jax.typeof(x)) else None
+        if not is_float(_jax.typeof(x)):
+            return None
+        x = x if jnp.finfo(x.dtype).bits > 8 else x.astype(np.float32)
+        return jnp.isnan(x) if not self.inf else ~jnp.isfinite(x) if self.nan else jnp.isinf(x)
+
+    def any_bad(self, values: Any, operation: str) -> Any:
+        """Whether any of these values has a bad element; False if they can't have."""
+        flags = [bad.any() for x in values if (bad := self.is_bad(x, operation)) is not None]
+        return any_of(flags)
+
+    def _is_true(self, when: Callable[[Any], Any], x: Any, operation: str) -> Any:
+        what = f"the result of `{operation}`" if operation else "a result of the function"
+        shown = {"where": self.where, "type": type_of(x), "what": what}
+        try:
+            bad = when(x)
+        except Exception as error:
+            raise TypeError(MSG_PREDICATE_FAILED.format(error=errors.shown(error), **shown)) from error
+        is_boolean = isinstance(bad, bool) or getattr(bad, "dtype", None) == np.dtype(bool)
+        if not is_boolean or np.shape(bad) not in ((), np.shape(x)):
+            returned = type_of(bad) if hasattr(bad, "dtype") else errors.shown(bad)
+            raise TypeError(MSG_PREDICATE_RETURNED.format(returned=returned, **shown))
+        return jnp.broadcast_to(bad, np.shape(x))
+
+
+def any_of(flags: list[Any]) -> Any:
+    """Whether any of these holds; False of none."""
+    total: Any = False
+    for flag in flags:
+        total = flag if total is False else total | flag
+    return total
+
+
+def bodies_of(eqn: Any) -> list[Any]:
+    """The jaxprs of an equation in which equations are looked at. A rule for `vmap` is still to come, what another
+    `fx.watch` watches is its own, and what has a reference of its own is seen from outside."""
+    is_left = eqn.primitive in (_jax.custom_vmap_p, _jax.run_state_p) or eqn.primitive.name == "watch"
+    if is_left or not (eqn.primitive is _jax.shard_map_p or find_holder(eqn.primitive) is not None):
+        return []
+    values = [x for value in eqn.params.values() for x in (value if isinstance(value, tuple) else (value,))]
+    with_constants = {id(x.jaxpr): x for x in values if _jax.is_closed(x)}  # `jaxprs_in` has them without before 0.11
+    return [with_constants.get(id(x)) or _jax.closed_jaxpr(x) for x in _jax.jaxprs_in(eqn.params)]
+
+
+@_jax.weakref_lru_cache
+def has_any(jaxpr: Any, watch: Watch) -> bool:
+    """Whether an equation of a jaxpr is to be looked at, those inside others included."""
+    for eqn in jaxpr.eqns:
+        bodies = bodies_of(eqn)
+        if any(has_any(body, watch) for body in bodies) if bodies else watch.makes(eqn):
+            return True
+    return False
+
+
+def type_of(x: Any) -> str:
+    """`float32[2,3]`."""
+    aval = _jax.typeof(x)
+    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
+
+
+def where_of(eqn: Any, around: Sequence[tuple[str, int, str]] = ()) -> Where | None:
+    """The user's line that made an equation, with its callers, if JAX knows it. `around`: the frames of the equations
+    that it is in."""
+    frames = [*_jax.user_frames(eqn), *around]
+    if not frames:
+        return None
+    return Where(*frames[0]).called_from(frames[1 : 1 + MAX_CALLERS])

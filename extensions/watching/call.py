@@ -1,0 +1,148 @@
+"""A watched function as one equation, `watch_p`, until its program is lowered.
+
+It has the function twice: with checks, which is what is computed and what `vmap` gives lanes, and without, of which
+derivatives are made. Derivatives then get checks of their own: what runs forward at once, and what runs backward when
+it is transposed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from effects import _jax
+from effects.dispatch.calling.jit import jit
+from effects.extensions.watching.asked import Watch, has_any
+from effects.extensions.watching.each import Each
+from effects.extensions.watching.search import can_search, run_searched
+from effects.extensions.watching.tables import is_float
+from effects.lowering.holders import Extra, holds
+
+watch_p: _jax.Primitive = _jax.Primitive("watch")
+watch_p.multiple_results = True
+"""(*operands) -> the results of `body`, which is `plain` with the checks of `watch`, or without if it is linear."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plain:
+    """A jaxpr that is no part of the program that has it."""
+
+    jaxpr: Any
+
+
+def bind_watched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str, ...] = ()) -> Sequence[Any]:
+    """Evaluates a jaxpr, with constants, with checks. What no result needs is not computed, and has none."""
+    args, names = [*jaxpr.consts, *args], (*[""] * len(jaxpr.consts), *names)
+    jaxpr = _jax.without_dead_code(jaxpr)
+    if not has_any(jaxpr, watch):
+        return _jax.evaluate(jaxpr, args)
+    searches = can_search(jaxpr)
+
+    def run(*args: Any) -> list[Any]:
+        return run_searched(jaxpr, args, watch, names) if searches else Each(watch).run(jaxpr, args, names)
+
+    body = _jax.trace_to_jaxpr(run, jaxpr.in_avals, like=jaxpr)
+    if _jax.has_state(body):
+        return _jax.evaluate(body, args)
+    return watch_p.bind(*args, body=body, plain=Plain(jaxpr), watch=watch)
+
+
+@watch_p.def_effectful_abstract_eval
+def _abstract_eval(*avals: Any, body: Any, **_: Any) -> tuple[Any, Any]:
+    return body.out_avals, set(body.effects)
+
+
+@watch_p.def_impl
+def _run(*args: Any, body: Any, **_: Any) -> Any:
+    return jit(lambda *args: _jax.evaluate(body, args))(*args)
+
+
+@holds(watch_p)
+def _hold(extra: Extra, *args: Any, body: Any, plain: Plain, watch: Watch) -> Sequence[Any]:
+    """Tokens go through what is computed, since the transformations are over then."""
+    if extra.state:
+        return extra.run(body, args)
+    plain = Plain(extra.rewrite(plain.jaxpr))
+    return extra.bind(*extra.values, *args, body=extra.rewrite(body), plain=plain, watch=watch)
+
+
+_batch = _jax.batching.fancy_primitive_batchers[watch_p]
+
+
+def _batch_once(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+    """What does not differ between tangents happens once."""
+    if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):
+        outs = watch_p.bind(*args, **params)
+        return outs, [None] * len(outs)
+    return _batch(axis_data, args, dims, **params)
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, plain: Plain, watch: Watch, **_: Any) -> tuple[Any, Any]:
+    which = tuple(type(tangent) is not _jax.ad.Zero for tangent in tangents)
+    forward, linear = _linearized(plain.jaxpr, which)
+    count = len(plain.jaxpr.out_avals)
+    flat = bind_watched(forward, primals, watch)
+    outs, residuals = flat[:count], flat[count:]
+    given = [tangent for tangent, differs in zip(tangents, which, strict=True) if differs]
+    rest = iter(watch_p.bind(*residuals, *given, body=linear, plain=Plain(linear), watch=watch))
+    return outs, [next(rest) if is_float(_jax.typeof(out)) else _jax.zero_tangent(out) for out in outs]
+
+
+@_jax.weakref_lru_cache
+def _linearized(jaxpr: Any, which: tuple[bool, ...]) -> tuple[Any, Any]:
+    """What computes the results and residuals, and the linear function of residuals and tangents."""
+    made: list[Any] = []
+
+    def forward(*args: Any) -> list[Any]:
+        chosen = [x for x, differs in zip(args, which, strict=True) if differs]
+
+        def of_chosen(*chosen: Any) -> list[Any]:
+            given = iter(chosen)
+            return _jax.evaluate(jaxpr, [next(given) if differs else x for x, differs in zip(args, which, strict=True)])
+
+        outs, pushforward = jax.linearize(of_chosen, *chosen)
+
+        def tangents(*given: Any) -> list[Any]:
+            both = zip(pushforward(*given), outs, strict=True)
+            return [tangent for tangent, out in both if is_float(_jax.typeof(out))]
+
+        linear = jax.make_jaxpr(tangents)(*[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in chosen])
+        made.append(_jax.closed_jaxpr(_jax.open_jaxpr(linear)))
+        return [*outs, *linear.consts]
+
+    return _jax.trace_to_jaxpr(forward, jaxpr.in_avals, like=jaxpr), made[0]
+
+
+def _transpose(cotangents: Sequence[Any], *args: Any, plain: Plain, watch: Watch, **_: Any) -> list[Any]:
+    is_linear = tuple(_jax.ad.is_undefined_primal(x) for x in args)
+    residuals = [x for x, differs in zip(args, is_linear, strict=True) if not differs]
+    given = [_jax.ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+    backward = dataclasses.replace(watch, backward=True)
+    outs = iter(bind_watched(_transposed(plain.jaxpr, is_linear), [*residuals, *given], backward))
+    return [next(outs) if differs else None for differs in is_linear]
+
+
+def _transposed(jaxpr: Any, is_linear: tuple[bool, ...]) -> Any:
+    avals = jaxpr.in_avals
+    known = [aval for aval, differs in zip(avals, is_linear, strict=True) if not differs]
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval, d in zip(avals, is_linear, strict=True) if d]
+
+    def backward(*args: Any) -> list[Any]:
+        residuals, cotangents = args[: len(known)], args[len(known) :]
+
+        def forward(*tangents: Any) -> list[Any]:
+            given, kept = iter(tangents), iter(residuals)
+            return _jax.evaluate(jaxpr, [next(given if differs else kept) for differs in is_linear])
+
+        return list(jax.linear_transpose(forward, *shapes)(list(cotangents)))
+
+    return _jax.trace_to_jaxpr(backward, [*known, *jaxpr.out_avals], like=jaxpr)
+
+
+_jax.batching.fancy_primitive_batchers[watch_p] = _batch_once
+_jax.ad.primitive_jvps[watch_p] = _jvp
+_jax.ad.primitive_transposes[watch_p] = _transpose
+_jax.mlir.register_lowering(watch_p, _jax.mlir.lower_fun(lambda *args, body, **_: _jax.evaluate(body, args)))

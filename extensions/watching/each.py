@@ -1,0 +1,129 @@
+"""The pass that looks at each equation by itself, and knows the iteration of each loop around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from effects import _jax
+from effects.extensions.watching.asked import Watch, bodies_of, has_any, where_of
+from effects.extensions.watching.found import bind_found
+from effects.lowering.holders import Extra, find_holder
+
+_INLINED = {
+    primitive: body_in
+    for primitive, body_in in _jax.inlined_calls().items()
+    if primitive is not _jax.custom_vmap_p  # whose rule for `vmap` is still to come
+}
+
+
+class Each:
+    """Evaluates a jaxpr, and records each bad value that an equation makes of good ones."""
+
+    def __init__(self, watch: Watch, iterations: Iterable[Any] = (), around: tuple[Any, ...] = ()):
+        """`iterations`: the number of that of each loop around it; `around`: the lines of the equations around it."""
+        self._watch, self._iterations, self._around = watch, tuple(iterations), around
+        self._names: dict[int, tuple[str, Any]] = {}  # by its address what the user calls a value, and the value
+
+    def run(self, jaxpr: Any, args: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
+        """The results of a jaxpr with constants. `names`: what the user calls its inputs."""
+        for x, name in zip(args, names or _jax.argument_names(jaxpr), strict=False):
+            self._name(x, name)
+        return _jax.interpret(jaxpr, args, self._bind)
+
+    def _name(self, x: Any, name: str) -> None:
+        if isinstance(x, _jax.Tracer) and name:
+            self._names.setdefault(id(x), (name, x))
+
+    def _bind(self, eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        primitive, bodies = eqn.primitive, bodies_of(eqn)
+        if not any(has_any(body, self._watch) for body in bodies):
+            outs = _jax.bind(eqn, operands)
+            if primitive.name == "name":
+                self._name(outs[0], eqn.params["name"])
+            if not bodies and self._watch.makes(eqn):
+                self._look(eqn, operands, outs)
+            return outs
+        before, self._around = self._around, (*_jax.user_frames(eqn), *self._around)
+        try:
+            return self._enter(eqn, operands)
+        finally:
+            self._around = before
+
+    def _enter(self, eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        primitive = eqn.primitive
+        if primitive in _INLINED:
+            return self.run(_jax.closed_jaxpr(_INLINED[primitive](eqn.params)), operands)
+        if primitive is _jax.jit_p and _jax.is_plain_call(eqn.params):
+            return self.run(_jax.closed_jaxpr(eqn.params["jaxpr"]), operands)
+        if primitive is _jax.shard_map_p:
+            return self._bind_region(eqn, operands)
+        around = tuple(map(_jax.as_per_device, self._iterations))
+        (first, step), lines = _counting(eqn), self._around
+        extra = Extra(
+            primitive.bind,
+            lambda body, after: _body(body, self._watch, len(around), step, after, lines),
+            lambda body, state, args: (state, self.run(body, args)),
+            consts=around,
+            state=[_jax.as_per_device(jnp.int32(first))] if step else [],
+        )
+        holder = find_holder(primitive)
+        assert holder is not None
+        return holder(extra, *operands, **eqn.params)
+
+    def _bind_region(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        params, around, lines = eqn.params, self._iterations, self._around
+
+        def region(*args: Any) -> tuple[Any, ...]:
+            each = Each(self._watch, map(_jax.as_per_device, args[: len(around)]), lines)
+            return tuple(each.run(_jax.closed_jaxpr(params["jaxpr"]), args[len(around) :]))
+
+        return jax.shard_map(
+            region,
+            mesh=params["mesh"],
+            in_specs=(*[PartitionSpec()] * len(around), *params["in_specs"]),
+            out_specs=tuple(params["out_specs"]),
+            axis_names=params["newly_manual_axes"],
+            check_vma=params["check_vma"],
+        )(*around, *operands)
+
+    def _look(self, eqn: Any, operands: Sequence[Any], outs: Sequence[Any]) -> None:
+        name = eqn.primitive.name
+        operands = [x for x in operands if not _jax.is_reference(x)]
+        made = self._watch.any_bad(outs, name)
+        if made is False:
+            return
+        took = self._watch.any_bad(operands, name)
+        names = [self._names.get(id(x), ("", None))[0] for x in operands]
+        found = made if took is False else made & ~took
+        where = where_of(eqn, self._around) or self._watch.where
+        bind_found(self._watch, eqn, where, found, names, operands, outs, self._iterations)
+
+
+def _counting(eqn: Any) -> tuple[int, int]:
+    """The number of a loop's first iteration, and what each adds: an iteration has the number of its elements. 0 where
+    there is no loop."""
+    if eqn.params.get("reverse", False):
+        return eqn.params["length"] - 1, -1
+    return 0, int(eqn.primitive in (_jax.scan_p, _jax.while_p))
+
+
+@_jax.weakref_lru_cache
+def _body(jaxpr: Any, watch: Watch, outer: int, step: int, after: int, lines: tuple[Any, ...]) -> Any:
+    """A body that takes the numbers of `outer` iterations around it ahead of all else, and in a loop its own behind its
+    first `after` inputs, and gives the next one ahead of its results."""
+    number, own, split = _jax.per_device(_jax.typeof(np.int32(0))), jaxpr.in_avals, outer + after
+    own_numbers = 1 if step else 0
+
+    def run(*args: Any) -> list[Any]:
+        mine = args[split : split + own_numbers]
+        outs = Each(watch, [*args[:outer], *mine], lines).run(jaxpr, [*args[outer:split], *args[split + own_numbers :]])
+        return [*(x + step for x in mine), *outs]
+
+    avals = [*[number] * outer, *own[:after], *[number] * own_numbers, *own[after:]]
+    return _jax.trace_to_jaxpr(run, avals, like=jaxpr)

@@ -1,0 +1,204 @@
+"""Whether any value is bad: one boolean, for which as little as possible is computed.
+
+Most bad values show in another one: a NaN in the sum of what it was added to, and that of one iteration in what the
+loop carries on. So what is looked at are the results, and what shows in none of them. Nothing else of the program
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from effects import _jax
+from effects.extensions.watching.asked import Watch, any_of, bodies_of, has_any
+from effects.extensions.watching.tables import is_float
+from effects.lowering.holders import Extra, find_holder, with_carried_predicate
+
+
+class _Plan(NamedTuple):
+    """What of a jaxpr is looked at.
+
+    Attributes:
+        shown: The positions of the results that may be bad.
+        hidden: The variables that may be bad and show in no result.
+        applied: The positions of the equations that give such a variable, or have one inside.
+    """
+
+    shown: tuple[int, ...]
+    hidden: frozenset[Any]
+    applied: frozenset[int]
+
+
+def run_flagged(jaxpr: Any, args: Sequence[Any], watch: Watch) -> tuple[Any, list[Any]]:
+    """Evaluates a jaxpr, with constants. Returns whether a value is bad, or False, and the results."""
+    hidden, outs = _run(jaxpr, args, watch)
+    results = watch.any_bad([outs[at] for at in _plan(jaxpr, watch, 0, 0).shown], "")
+    return any_of([each for each in (hidden, results) if each is not False]), outs
+
+
+@_jax.weakref_lru_cache
+def _plan(jaxpr: Any, watch: Watch, first: int, carried: int) -> _Plan:
+    """A loop has `carried` values behind the `first` inputs of its body, which are its first results. What is bad in
+    them is seen if it comes to the last iteration."""
+    inner = jaxpr.jaxpr
+    maybe: set[Any] = set()
+    applied: set[int] = set()
+    for position, eqn in enumerate(inner.eqns):
+        makes = any(has_any(body, watch) for body in bodies_of(eqn)) or (not bodies_of(eqn) and watch.makes(eqn))
+        if makes or any(_is_in(x, maybe) and watch.shows(eqn, at) for at, x in enumerate(eqn.invars)):
+            maybe.update(eqn.outvars)
+        if any(plan.hidden or plan.applied for plan in _plans_of(eqn, watch)):
+            applied.add(position)
+    lasting = set(range(carried))
+    while True:
+        results = [var for at, var in enumerate(inner.outvars) if at >= carried or at in lasting]
+        seen, hidden = _seen(inner, watch, results, maybe)
+        lost = {at for at in lasting if inner.invars[first + at] not in seen}
+        if not lost:
+            break
+        lasting -= lost
+    applied |= {position for position, eqn in enumerate(inner.eqns) if not hidden.isdisjoint(eqn.outvars)}
+    shown = tuple(at for at, var in enumerate(inner.outvars) if _is_in(var, maybe))
+    return _Plan(shown, frozenset(hidden), frozenset(applied))
+
+
+def _plans_of(eqn: Any, watch: Watch) -> Iterable[_Plan]:
+    """Those of the bodies of an equation. What a loop's condition computes shows in no result."""
+    for body in bodies_of(eqn):
+        if not _is_condition(eqn, body):
+            yield _plan(body, watch, *_carried(eqn, body))
+        elif has_any(body, watch):
+            yield _Plan((), frozenset(), frozenset([0]))
+
+
+def _is_condition(eqn: Any, body: Any) -> bool:
+    return eqn.primitive is _jax.while_p and body is eqn.params["cond_jaxpr"]
+
+
+def _carried(eqn: Any, body: Any) -> tuple[int, int]:
+    """How many constants a loop's body has, and how many values it carries."""
+    if eqn.primitive is _jax.scan_p:
+        return _jax.read_scan(eqn.params)
+    if eqn.primitive is _jax.while_p and not _is_condition(eqn, body):
+        return eqn.params["body_nconsts"], len(eqn.outvars)
+    return 0, 0
+
+
+def _seen(jaxpr: Any, watch: Watch, results: Sequence[Any], maybe: set[Any]) -> tuple[set[Any], set[Any]]:
+    """The variables that show what is bad in them in one of these results, or in one that is looked at; and those that
+    are looked at, since they show it nowhere else."""
+    seen, hidden = {var for var in results if _is_variable(var)}, set[Any]()
+    used = {x for eqn in jaxpr.eqns for x in eqn.invars if _is_variable(x)}.union(filter(_is_variable, jaxpr.outvars))
+    for eqn in reversed(jaxpr.eqns):
+        hidden.update(var for var in eqn.outvars if var in maybe and var in used and var not in seen)
+        seen |= hidden
+        floats = [var for var in eqn.outvars if is_float(var.aval)]
+        if eqn.primitive in _CALLS and seen.issuperset(floats):
+            [body] = bodies_of(eqn)
+            inside, _ = _seen(body.jaxpr, watch, body.jaxpr.outvars, set())
+            inputs = zip(eqn.invars, body.jaxpr.invars, strict=True)
+            seen.update(x for x, var in inputs if var in inside and _is_variable(x))
+        elif floats and floats[0] in seen:
+            seen.update(x for at, x in enumerate(eqn.invars) if _is_variable(x) and watch.shows(eqn, at))
+    return seen, hidden
+
+
+_CALLS = (_jax.jit_p, _jax.custom_jvp_call_p, _jax.custom_vjp_call_p, _jax.remat_p)
+
+
+def _is_variable(x: Any) -> bool:
+    return not hasattr(x, "val")
+
+
+def _is_in(x: Any, variables: Any) -> bool:
+    return _is_variable(x) and x in variables
+
+
+def _run(jaxpr: Any, args: Sequence[Any], watch: Watch, first: int = 0, carried: int = 0) -> tuple[Any, list[Any]]:
+    """Evaluates a jaxpr. Returns whether a value is bad that shows in no result, and the results."""
+    plan = _plan(jaxpr, watch, first, carried)
+    flags: list[Any] = []
+
+    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        if any(inner.hidden or inner.applied for inner in _plans_of(eqn, watch)):
+            flag, outs = _bind_flagged(eqn, operands, watch)
+        else:
+            flag, outs = False, _jax.bind(eqn, operands)
+        hidden = [out for out, var in zip(outs, eqn.outvars, strict=True) if var in plan.hidden]
+        flags.extend(each for each in (flag, watch.any_bad(hidden, eqn.primitive.name)) if each is not False)
+        return outs
+
+    with_effects = {position for position, eqn in enumerate(jaxpr.eqns) if eqn.effects}
+    outs = _jax.interpret(jaxpr, args, apply, plan.applied | with_effects)
+    return any_of(flags), outs
+
+
+def _bind_flagged(eqn: Any, operands: Sequence[Any], watch: Watch) -> tuple[Any, Sequence[Any]]:
+    """An equation with bodies in which bad values may be hidden: they take and give what is known by then."""
+    params = eqn.params
+    if eqn.primitive is _jax.shard_map_p:
+        return _bind_region(eqn, operands, watch)
+    if eqn.primitive is _jax.while_p and has_any(bodies_of(eqn)[0], watch):
+        return _run(*with_carried_predicate(operands, **_loop(params)), watch)
+
+    def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        flag, outs = _run(body, args, watch)
+        return [_with(state[0], flag)], outs
+
+    extra = Extra(
+        eqn.primitive.bind,
+        lambda body, after: _flagged(body, watch, *_carried(eqn, body), after),
+        run,
+        state=[_jax.as_per_device(np.bool_(False))],
+    )
+    holder = find_holder(eqn.primitive)
+    assert holder is not None
+    outs = holder(extra, *operands, **params)
+    return extra.state[0], outs
+
+
+def _loop(params: dict[str, Any]) -> dict[str, Any]:
+    names = ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")
+    own = {name: params[name] for name in names}
+    return {**own, "params": {name: value for name, value in params.items() if name not in names}}
+
+
+def _with(flag: Any, other: Any) -> Any:
+    return flag if other is False else flag | _jax.as_per_device(other)
+
+
+@_jax.weakref_lru_cache
+def _flagged(jaxpr: Any, watch: Watch, first: int, carried: int, after: int) -> Any:
+    """A body that takes a flag behind its first `after` inputs, and gives it ahead of its results."""
+
+    def run(*args: Any) -> list[Any]:
+        flag, outs = _run(jaxpr, [*args[:after], *args[after + 1 :]], watch, first, carried)
+        return [_with(args[after], flag), *outs]
+
+    own = jaxpr.in_avals
+    flag = _jax.per_device(_jax.boolean())
+    return _jax.trace_to_jaxpr(run, [*own[:after], flag, *own[after:]], like=jaxpr)
+
+
+def _bind_region(eqn: Any, operands: Sequence[Any], watch: Watch) -> tuple[Any, Sequence[Any]]:
+    """A per-device region: each device has a flag."""
+    params = eqn.params
+
+    def region(*args: Any) -> tuple[Any, ...]:
+        flag, outs = _run(_jax.closed_jaxpr(params["jaxpr"]), args, watch)
+        return (_jax.as_per_device(np.bool_(False) | flag).reshape(1), *outs)
+
+    flags, *outs = jax.shard_map(
+        region,
+        mesh=params["mesh"],
+        in_specs=tuple(params["in_specs"]),
+        out_specs=(PartitionSpec(tuple(params["newly_manual_axes"])), *params["out_specs"]),
+        axis_names=params["newly_manual_axes"],
+        check_vma=params["check_vma"],
+    )(*operands)
+    return flags.any(), outs

@@ -1,0 +1,324 @@
+"""What becomes of a bad value: an error, an event, or the end of the program."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _errors as errors
+from effects import _jax
+from effects._api.check import CHECK, End
+from effects._api.log import LOG, Event
+from effects._model.callback import HostFunction, register_callback
+from effects._model.content import Report, described_by
+from effects._model.filter import Filter
+from effects._model.line import Line
+from effects._model.primitive import effect_p
+from effects._model.record import Record
+from effects._model.site import Operand, Site, Where, take_arguments
+from effects._model.wire import EPOCH, PHASE, STREAM, in_region
+from effects.extensions.watching import WATCH
+from effects.extensions.watching.asked import Watch, type_of
+from effects.extensions.watching.tables import is_numeric
+
+_WENT_ON = "{message} ({place}). The program went on after it."
+STOPPED = f"{{message}} ({{place}}). `fx.watch` ended the program. {errors.WAITED}"
+
+
+_NOT_FOUND = (
+    "A value is bad, and no operation makes one where they are looked at one by one, since the compiled program "
+    "computes it in another way. Look for large values with `inf=True` or `when=`"
+)
+
+
+class BadOperand(NamedTuple):
+    """An operand of an operation that made a bad value.
+
+    Attributes:
+        name: What the user calls it, as far as tracing knows; else empty.
+        type: Its type, such as `float32[2,3]`.
+        value: Its element where the result's first bad element is; None if it has another shape.
+        low: Its least element, of complex numbers the least magnitude.
+        high: Its largest.
+    """
+
+    name: str
+    type: str
+    value: float | None
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        name = f"{self.name}: {self.type}" if self.name else self.type
+        if self.low == self.high:
+            return f"{name} = {self.low:.6g}"
+        there = "" if self.value is None else f", {self.value:.6g} there"
+        return f"{name} in [{self.low:.6g}, {self.high:.6g}]{there}"
+
+
+class NonFinite(errors.CheckError):
+    """An operation of a function that `fx.watch` watches made a bad value of good ones. `where` is its line.
+
+    Attributes:
+        operation: The name of the operation, as in a jaxpr.
+        callers: The lines that called the function that has the line, the nearest first.
+        value: The bad value; of a complex number the magnitude.
+        index: Where in its array it is: the first if there are several.
+        count: How many elements of the array are bad.
+        operands: The operands of the operation, at most three.
+        iteration: The iteration of each loop around it, the outermost first, counted from 0. Where a loop goes backward
+            it is that of the same elements forward.
+        backward: Whether it is in a backward pass. The line is then the one whose derivative is computed.
+    """
+
+    operation: str = ""
+    callers: tuple[Where, ...] = ()
+    value: float = math.nan
+    index: tuple[int, ...] = ()
+    count: int = 0
+    operands: tuple[BadOperand, ...] = ()
+    iteration: tuple[int, ...] = ()
+    backward: bool = False
+
+
+NonFinite.__module__ = BadOperand.__module__ = "effects"
+
+_OPERANDS = 3
+"""Of how many operands a record has values."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """The operation that a record is of, as JSON has it."""
+
+    operation: str
+    operands: tuple[Any, ...]  # of each: its name, its type, whether it has the shape of the result
+    outs: tuple[Any, ...]  # of each result: its type, its shape
+    backward: bool = False
+
+    def read(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """What a record says, for users."""
+        first, count = map(int, fields["at"])
+        value, *numbers = map(float, fields["values"])
+        ends = [*itertools.accumulate(math.prod(shape) for _, shape in self.outs)]  # one stands behind the other
+        result = next(i for i, end in enumerate(ends) if first < end)
+        type_, shape = self.outs[result]
+        first -= ends[result - 1] if result else 0
+        return {
+            "operation": self.operation,
+            "value": value,
+            "type": type_,
+            "index": tuple(map(int, np.unravel_index(first, shape))) if shape else (),
+            "count": count,
+            "operands": tuple(
+                BadOperand(name, of, numbers[3 * j] if has_place else None, *numbers[3 * j + 1 : 3 * j + 3])
+                for j, (name, of, has_place) in enumerate(self.operands)
+            ),
+            "iteration": tuple(map(int, fields["iteration"])),
+            "backward": self.backward,
+        }
+
+
+_UNKNOWN = {"operation": "", "value": math.nan, "type": "", "index": (), "count": 0, "operands": (), "iteration": ()}
+_UNKNOWN["backward"] = False
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    if not fields["operation"]:
+        return _NOT_FOUND
+    index = f" at index {fields['index']}" if fields["index"] else ""
+    others = f" and {errors.counted(fields['count'] - 1, 'more bad element')}" if fields["count"] > 1 else ""
+    taken = f" from {', '.join(map(str, fields['operands']))}" if fields["operands"] else ""
+    return f"`{fields['operation']}` made {fields['value']:.6g}{index} of {fields['type']}{others}{taken}"
+
+
+def error_of(where: Where, fields: Mapping[str, Any], text: str, lane: tuple[int, ...], device: int) -> NonFinite:
+    """What is raised at a line for what `Operation.read` returns."""
+    devices = (device,) if device >= 0 and jax.device_count() > 1 else ()
+    numbers = ("iteration", fields["iteration"]), ("lane", lane), ("device", devices)
+    place = [
+        f"{where}, in `{where.function}`",
+        where.called,
+        "in the backward pass" if fields["backward"] else "",
+        *(errors.numbered(*each) for each in numbers),
+    ]
+    message = _text(fields)
+    failure = NonFinite(
+        text.format(message=message, place=", ".join(filter(None, place))), message, str(where), lane, device
+    )
+    vars(failure).update({name: value for name, value in fields.items() if name != "type"})
+    failure.callers, failure.effect = where.callers, CHECK.name
+    return failure
+
+
+def read_fields(of: tuple[Any, ...], fields: Mapping[str, Any]) -> dict[str, Any]:
+    return Operation(*of).read(fields) if of else _UNKNOWN
+
+
+_raised: dict[int, int] = {}
+"""By stream, the epoch of the last program of which a bad value was raised. Only drain threads write it."""
+
+
+def is_first(token: Sequence[int]) -> bool:
+    """Whether this is the first record of its program that is raised."""
+    known, _raised[token[STREAM]] = _raised.get(token[STREAM]), token[EPOCH]
+    return known != token[EPOCH]
+
+
+searches: dict[int, list[tuple[Any, ...]]] = {}
+"""By its number, what a search has found: of each bad value the line, those of an `Operation`, what a record says of
+it, and the device if it is in a per-device region."""
+
+
+@described_by("watch")
+@dataclasses.dataclass(frozen=True)
+class Found(Line):
+    """A bad value that is raised: of each call of a program the first."""
+
+    of: tuple[Any, ...] = ()  # those of an `Operation`; none if it is not known
+    search: int = 0  # which search has found it, whose records are read later; 0: none
+    place: tuple[Any, ...] = ()  # lane and device, where the record does not say it
+
+    def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return fields if self.search else read_fields(self.of, fields)
+
+    def text(self, record: Record) -> str:
+        return _text(record.fields)
+
+    def native_plan(self, site: Site) -> None:
+        return None
+
+    def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:
+        return True
+
+    def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
+        for record in records:
+            if self.search:
+                device = record.device if in_region(record.token[PHASE]) else None
+                searches[self.search].append((record.where, self.of, record.fields, device))
+            elif self.place or is_first(record.token):
+                lane, device = self.place or (record.lane, record.device)
+                report(error_of(record.where, record.fields, _WENT_ON, tuple(lane), device))
+
+
+@described_by("watch_log")
+@dataclasses.dataclass(frozen=True)
+class FoundEvent(Event):
+    """A bad value that is logged."""
+
+    of: tuple[Any, ...] = ()
+    place: tuple[Any, ...] = ()
+
+    def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
+        read = read_fields(self.of, fields)
+        place = dict(zip(("in_lane", "on_device"), self.place, strict=False))
+        return {**read, "operands": [*map(str, read["operands"])], **place}
+
+    def text(self, record: Record) -> str:
+        return f"{self.event} {_text(record.fields)}"
+
+    def native_plan(self, site: Site) -> None:
+        return None
+
+
+@register_callback("effects.watch")
+def _stop(*args: Any, record: Record, **kwargs: Any) -> NoReturn:
+    raise error_of(record.where, record.fields, STOPPED, record.lane, record.device)
+
+
+@described_by("watch_stop")
+@dataclasses.dataclass(frozen=True)
+class FoundEnd(End):
+    """A bad value that ends the program."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"watch_stop": super().describe()}
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> FoundEnd:
+        described = description["watch_stop"]
+        end = End.from_description(described, read_operand)
+        known = {field.name: getattr(end, field.name) for field in dataclasses.fields(end)}
+        return cls(**{**known, "message": Found.from_description(described["error_if"], read_operand)})
+
+    def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return self.message.in_order(fields)
+
+
+NOTHING = Operand((), np.dtype(np.int32), np.dtype(np.int32))
+ONE = jax.tree.structure(0)
+FILTER = Filter(level=logging.ERROR)
+_EVENT = "non_finite"
+
+
+def bind_found(
+    watch: Watch,
+    eqn: Any,
+    where: Where,
+    found: Any,
+    names: Sequence[str],
+    operands: Sequence[Any],
+    outs: Sequence[Any],
+    around: Sequence[Any],
+) -> None:
+    """Records what an equation made of its operands, where `found` holds. `around`: the iterations of the loops."""
+    name = eqn.primitive.name
+    outs = [out for out in outs if is_numeric(_jax.typeof(out))]
+    shown = [(each, x) for each, x in zip(names, operands, strict=True) if is_numeric(_jax.typeof(x))][:_OPERANDS]
+    shape = outs[0].shape
+    of = (
+        name,
+        tuple((each, type_of(x), np.shape(x) == shape) for each, x in shown),
+        tuple((type_of(out), tuple(out.shape)) for out in outs),
+        watch.backward or "transpose" in str(eqn.source_info.name_stack),
+    )
+    taken = [x for _, x in shown]
+
+    def record(*given: Any) -> Any:
+        fields = _fields(watch, name, given[: len(taken)], given[len(taken) : len(taken) + len(outs)])
+        fields["iteration"] = jnp.stack(given[len(taken) + len(outs) :]) if around else np.zeros(0, np.int32)
+        return bind_fields(watch, where, of, fields)
+
+    def nothing(*_: Any) -> list[Any]:
+        return [_jax.as_per_device(jnp.int32(0))] if watch.mode == "stop" and not watch.search else []
+
+    jax.lax.cond(found, record, nothing, *taken, *outs, *around)
+
+
+def _fields(watch: Watch, name: str, operands: Sequence[Any], outs: Sequence[Any]) -> dict[str, Any]:
+    real = jax.dtypes.canonicalize_dtype(np.float64)
+
+    def flat(x: Any) -> Any:
+        x = jnp.asarray(x).reshape(-1)
+        return (jnp.abs(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x).astype(real)
+
+    bad = [watch.is_bad(out, name) for out in outs]
+    flags = [np.zeros(out.size, bool) if b is None else b.reshape(-1) for out, b in zip(outs, bad, strict=True)]
+    is_bad, values = jnp.concatenate(flags), jnp.concatenate([*map(flat, outs)])
+    first = jnp.argmax(is_bad).astype(np.int32)
+    numbers = [values[first]]
+    for x in map(flat, operands):
+        known = [x[jnp.minimum(first, x.size - 1)], x.min(), x.max()] if x.size else [np.nan] * 3
+        numbers += [jnp.asarray(number, real) for number in known]
+    return {"at": jnp.stack([first, is_bad.sum(dtype=np.int32)]), "values": jnp.stack(numbers)}
+
+
+def bind_fields(watch: Watch, where: Where, of: tuple[Any, ...], fields: Any, place: tuple[Any, ...] = ()) -> Any:
+    """Records what `Operation.read` reads."""
+    operands, leaves, tree = take_arguments((), fields, "fx.watch", where)
+    message = Found(_EVENT, of=of, search=watch.search, place=place)
+    content: Any = message
+    if watch.mode == "log" and not watch.search:
+        content = FoundEvent(_EVENT, logging.ERROR, tuple(fields), of=of, place=place)
+    elif watch.mode == "stop" and not watch.search:
+        content = FoundEnd(HostFunction.of(_stop), (NOTHING,), ONE, pass_record=True, message=message)
+    effect = WATCH if watch.search else LOG if watch.mode == "log" else CHECK
+    return effect_p.bind(*operands, site=Site(effect, content, leaves, tree, where, filter=FILTER))

@@ -1,0 +1,110 @@
+"""A function that had a bad value is run again from its arguments, now with a look at each equation.
+
+So the program itself has one boolean more, and what says where a bad value comes from is compiled once there is one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _jax
+from effects._api.check import End
+from effects._model.after import after
+from effects._model.callback import HostCall, HostFunction
+from effects._model.line import Line
+from effects._model.primitive import effect_p
+from effects._model.record import Record
+from effects._model.site import Site, take_arguments
+from effects.dispatch.calling.jit import jit
+from effects.dispatch.runtime.runtime import runtime
+from effects.extensions.watching import WATCH
+from effects.extensions.watching.asked import Watch
+from effects.extensions.watching.each import Each
+from effects.extensions.watching.flag import run_flagged
+from effects.extensions.watching.found import (
+    FILTER,
+    NOTHING,
+    ONE,
+    STOPPED,
+    bind_fields,
+    error_of,
+    is_first,
+    read_fields,
+    searches,
+)
+from effects.lowering.derivatives import silent_jaxpr
+from effects.lowering.summary import effects_of, summarize
+
+_numbers = itertools.count(1)
+
+
+def can_search(jaxpr: Any) -> bool:
+    """Whether a function can be run again: what it computes depends on its arguments alone."""
+    summary = summarize(jaxpr)
+    if summary.awaits_results or summary.handlers or _jax.has_callbacks_of_jax(jaxpr) or _jax.has_state(jaxpr):
+        return False
+    for eqn in _jax.eqns_in(jaxpr):
+        if effects_of(eqn.effects) and eqn.primitive is not effect_p and not any(_jax.jaxprs_in(eqn.params)):
+            return False
+    return not (_jax.has_axis(jaxpr) or jax.sharding.get_abstract_mesh().manual_axes or _jax.is_in_kernel())
+
+
+def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str, ...]) -> list[Any]:
+    """Evaluates a jaxpr with constants, and searches it if a value is bad."""
+    flag, outs = run_flagged(jaxpr, args, watch)
+    if flag is False:
+        return outs
+    given, leaves, tree = take_arguments((tuple(args),), {}, "fx.watch", watch.where)
+    find = HostFunction.of(_finder(jaxpr, watch, names))
+    content: HostCall = HostCall(find, pass_record=True)
+    if watch.mode == "stop":
+        content = End(find, (NOTHING,), ONE, pass_record=True, message=Line("a bad value"))
+    site = Site(WATCH, content, leaves, tree, watch.where, filter=FILTER)
+
+    def nothing(*_: Any) -> list[Any]:
+        return [_jax.as_per_device(jnp.int32(0))] if watch.mode == "stop" else []
+
+    ended = jax.lax.cond(flag, lambda *given: effect_p.bind(*given, site=site), nothing, *given)
+    return after(ended, outs) if ended else outs
+
+
+def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., None]:
+    """What is called with the arguments of a function that had a bad value."""
+    search, lock = dataclasses.replace(watch, search=next(_numbers)), threading.Lock()
+    again = jit(lambda *args: Each(search).run(silent_jaxpr(jaxpr), args, names))
+
+    def find(args: Any, record: Record) -> None:
+        if watch.mode == "raise" and not is_first(record.token):
+            return
+        args = [*map(_jax.with_type, args, jaxpr.in_avals)]
+        with lock:  # one thread at a time has the list of what is found
+            found = searches[search.search] = []
+            again(*args)
+            runtime.waiting.wait([*runtime.streams.own()], None, None)  # and raises nothing of others
+        if not found and not _takes_bad(jaxpr, args, watch):
+            found = [_NOT_FOUND]
+        for where, of, fields, device in found if watch.mode == "log" else found[:1]:
+            place = record.lane, record.device if device is None else device
+            if watch.mode == "stop":
+                raise error_of(where or watch.where, read_fields(of, fields), STOPPED, *place)
+            bind_fields(watch, where or watch.where, of, fields, place)
+
+    find.__qualname__ = "fx.watch"
+    return find
+
+
+_NOT_FOUND: tuple[Any, ...] = None, (), {"at": np.zeros(2, np.int32)}, None
+
+
+def _takes_bad(jaxpr: Any, args: Sequence[Any], watch: Watch) -> bool:
+    """Whether a function is given bad values, or has such constants: then no operation has to make one."""
+    literals = [x.val for eqn in _jax.eqns_in(jaxpr) for x in eqn.invars if hasattr(x, "val")]
+    return bool(watch.any_bad([*args, *map(jnp.asarray, literals)], ""))

@@ -1,0 +1,362 @@
+"""`fx.watch`: modes, what it is called with, what it refuses, and what it leaves as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+
+import effects as fx
+from effects._jax import jaxprs_in
+from tests.extensions.watching.faults import FAULTS
+from tests.helpers import meet_barrier
+
+JITS = pytest.mark.parametrize("jit", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
+X, A = jnp.float32(-1), jnp.float32([1, -2, 3])
+
+
+def _log(x):
+    return jnp.log(x)
+
+
+LINE = inspect.getsourcelines(_log)[1] + 1
+
+
+def _raised(f, *args):
+    """What a program raises for bad values, which is one error."""
+    with pytest.raises(fx.CheckError) as caught:
+        jax.block_until_ready(f(*args))
+        fx.effects_barrier()
+    [error] = caught.value.failures
+    assert isinstance(error, fx.NonFinite)
+    return error
+
+
+def _events(f, *args):
+    """What a program logs."""
+    with fx.capture(suppress=True) as records:
+        f(*args)
+    return [record for record in records if record.effect == "log"]
+
+
+@JITS
+def test_bad_value_is_raised_at_the_barrier(jit):
+    """The error says all about the operation and its operands, and the program goes on."""
+    f = jit(fx.watch(_log))
+    assert np.isnan(float(f(X)))
+    with pytest.raises(fx.NonFinite) as caught:
+        fx.effects_barrier()
+    error = caught.value
+    assert error.message == "`log` made nan of float32[] from x: float32[] = -1"
+    assert str(error) == f"{error.message} ({__file__}:{LINE}, in `_log`, device 0). The program went on after it."
+    assert error.operands == (fx.BadOperand("x", "float32[]", -1.0, -1.0, -1.0),)
+    assert (error.operation, error.index, error.count, error.iteration, error.lane) == ("log", (), 1, (), ())
+    assert np.isnan(error.value) and not error.backward and error.where == f"{__file__}:{LINE}"
+    fx.effects_barrier()  # it is raised once
+    f(jnp.float32(1))
+    fx.effects_barrier()
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_results_are_those_without(name):
+    """A watched function computes what the function does."""
+    fault = FAULTS[name]
+    expected, outs = (jax.tree.leaves(jax.jit(f)(*fault.args)) for f in (fault.plain, fault.program))
+    with contextlib.suppress(fx.CheckError):
+        fx.effects_barrier()
+    for a, b in zip(expected, outs, strict=True):
+        np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_other_fault_of_the_same_call_is_not_raised():
+    """Of each call the first bad value in program order is raised, and the next call has a first one again."""
+    f = fx.jit(fx.watch(lambda x: jnp.sqrt(x) + jnp.log(x)))
+    for _ in range(2):
+        assert _raised(f, X).operation == "sqrt"
+
+
+@JITS
+def test_log(jit, caplog):
+    """Each bad value is an event, with what the error would have as its fields, and nothing is raised."""
+    f = jit(fx.watch(lambda x: jnp.sqrt(x) + _log(x), mode="log"))
+    with fx.add_handler(fx.ListHandler(), effects="log") as handler:
+        f(X)
+        jax.effects_barrier()
+    records = handler.records
+    assert [(record.event, record.fields["operation"]) for record in records] == [
+        ("non_finite", "sqrt"),
+        ("non_finite", "log"),
+    ]
+    assert records[1].where[:2] == (__file__, LINE) and records[1].fields["operands"] == ["x: float32[] = -1"]
+    assert [(r.levelname, r.message.split(" made")[0]) for r in caplog.records] == [
+        ("ERROR", "non_finite `sqrt`"),
+        ("ERROR", "non_finite `log`"),
+    ]
+
+
+def test_log_says_the_lane():
+    """An event in a lane of `vmap` has it among its fields."""
+    records = _events(fx.jit(jax.vmap(fx.watch(_log, mode="log"))), A)
+    assert [record.fields["in_lane"] for record in records] == [(1,)]
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.vmap, lambda f: lambda x: lax.map(f, x)], ids=["", "vmap", "map"])
+def test_stop(around):
+    """The first bad value ends the program, whose call raises it; without one the program has its results."""
+    f = fx.jit(around(fx.watch(_log, mode="stop")))
+    assert np.isfinite(f(abs(A))).all()
+    with pytest.raises(fx.NonFinite, match="ended the program"):
+        jax.block_until_ready(f(A))
+    with contextlib.suppress(fx.EffectError):
+        meet_barrier()
+
+
+def _prints(x):
+    fx.print("x = {}", x)
+    return jnp.log(x)
+
+
+def _calls(x):
+    return jnp.log(fx.callback(lambda x: np.float32(2 * x), jnp.float32(0), x))
+
+
+def _calls_of_jax(x):
+    jax.debug.print("x = {}", x)
+    return jnp.log(x)
+
+
+def _reads(x):
+    reference = jax.new_ref(x)
+    reference[...] = jnp.log(reference[...])
+    return reference[...] * 2
+
+
+def _ends(x):
+    return jnp.log(fx.error_if(x, x > 0, "{}", x))
+
+
+def _checks(x):
+    fx.check(x < 0, "{}", x)
+    return jnp.log(x)
+
+
+def _draws(key):
+    return jnp.log(jax.random.uniform(key) - 2)
+
+
+def _pads(x):
+    return jnp.log(lax.pad(x.astype(jnp.bfloat16)[None], np.array(0, jnp.bfloat16), [(1, 1, 0)]))
+
+
+INSIDE = [_prints, _calls, _calls_of_jax, _reads, _ends, _checks, _pads]
+
+
+@pytest.mark.parametrize("f", INSIDE, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("mode", ["raise", "stop"])
+def test_function_may_have_effects_inside(f, mode, capsys):
+    """A function is watched whatever effects it has, and its effects happen once."""
+    program = fx.jit(fx.watch(f, mode=mode))
+    error = _raised(program, X) if mode == "raise" else None
+    if error is None:
+        with pytest.raises(fx.NonFinite) as caught:
+            jax.block_until_ready(program(X))
+            meet_barrier()
+        error = caught.value
+    assert error.operation == "log" and error.where.startswith(__file__)
+    assert capsys.readouterr().out.count("x = -1.0") == (
+        "fx.print" in inspect.getsource(f) or "debug" in inspect.getsource(f)
+    )
+
+
+@pytest.mark.parametrize("key", [jax.random.key(0), jax.random.PRNGKey(0)])
+def test_function_may_take_keys(key):
+    """A function that takes a key of either kind is searched with it."""
+    assert _raised(fx.jit(fx.watch(_draws)), key).operation == "log"
+
+
+@pytest.mark.parametrize(
+    ("f", "x"),
+    [
+        (lambda x: x * 2, jnp.arange(3)),
+        (lambda x: x // 0, jnp.arange(3)),
+        (lambda x: x[:0], A),
+        (lambda x: jnp.nansum(x) + x * 2, A.at[0].set(jnp.nan)),
+        (lambda x: jnp.where(x > 0, x, jnp.nan) + 1, A),
+        (lambda x: jnp.log(abs(x)).astype(jnp.float8_e4m3fn), A),
+        (lambda x: jnp.linalg.norm(x) + jax.nn.softmax(x) + jax.nn.gelu(x) + jax.nn.logsumexp(x), A),
+        (lambda x: lax.while_loop(lambda x: jnp.linalg.norm(x) < 100, lambda x: x * 2, x), A),
+        (lambda x: (jnp.exp(1j * x) / (2 + 1j)).real, A),
+        (lambda x: _dead(x), A),
+    ],
+    ids=["integers", "division", "nothing", "taken", "constant", "float8", "functions", "loop", "complex", "dead"],
+)
+def test_no_false_alarm(f, x):
+    """What takes NaN, has one as a constant, or computes it for nothing, makes none."""
+    fx.jit(fx.watch(f))(x)
+    meet_barrier()
+
+
+def _dead(x):
+    jnp.log(x)
+    return x
+
+
+def test_no_value_is_kept_where_all_shows_in_the_results():
+    """A loop whose bad values come to its results is compiled as it is: nothing is added to its body."""
+
+    def f(w, xs):
+        def step(h, x):
+            h = jnp.tanh(w @ h + x)
+            return h, h * 2
+
+        return lax.scan(step, xs[0], xs)
+
+    args = jnp.eye(3), jnp.ones((4, 3))
+    bodies = [
+        str(next(eqn for eqn in _jaxprs(jax.make_jaxpr(g)(*args)) if eqn.primitive.name == "scan").params["jaxpr"])
+        for g in (f, fx.watch(f))
+    ]
+    assert bodies[0] == bodies[1]
+
+
+def _jaxprs(jaxpr):
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in jaxprs_in(eqn.params):
+            yield from _jaxprs(inner)
+
+
+def test_what_the_next_iteration_drops_is_found():
+    """A bad value that a loop carries to its next iteration, which does not use it, is found in its own."""
+
+    def f(xs):
+        return lax.scan(lambda last, x: (jnp.log(x), x), jnp.float32(0), xs)[0]
+
+    assert _raised(fx.jit(fx.watch(f)), A).iteration == (1,)
+
+
+def test_watched_function_in_a_watched_function():
+    """What the inner one watches is its own, as it asks for it; the outer one sees the rest."""
+    f = fx.watch(lambda x: jnp.sqrt(fx.watch(jnp.exp, inf=True)(x)) - jnp.inf)
+    error = _raised(fx.jit(f), jnp.float32(100))
+    assert (error.operation, error.value) == ("exp", np.inf)
+    assert _raised(fx.jit(fx.watch(lambda x: fx.watch(lambda x: x + 1)(x) * jnp.log(x))), X).operation == "log"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["sqrt", "*_root", "test_watch.py", ["no.py", f"*/test_watch.py:{LINE + 1}", "sq*"]]
+)
+def test_sites(pattern):
+    """Only the operations are looked at that a pattern names: by name, by function, by file and by line."""
+
+    def _root(x):
+        return jnp.sqrt(x)
+
+    f = fx.jit(fx.watch(lambda x: lax.log(x) + _root(x), sites=pattern))
+    assert _raised(f, X).operation == ("log" if pattern == "test_watch.py" else "sqrt")
+    fx.jit(fx.watch(_log, sites="other.py"))(X)
+    meet_barrier()
+
+
+def test_arguments_are_passed_as_they_are():
+    """Arrays are traced; what is no array comes to the function as it is, and goes out so."""
+    f = fx.watch(lambda x, how, n=2, **rest: {"x": x[0] * n, "how": how, "rest": rest} if how == "twice" else None)
+    outs = f([A], "twice", n=3, other=None)
+    assert outs["how"] == "twice" and outs["rest"] == {"other": None} and f(A, "no") is None
+    np.testing.assert_array_equal(outs["x"], A * 3)
+    assert f([A], how="twice", of=[])["rest"] == {"of": []}
+
+
+def test_donated_arguments():
+    """A donated argument is there for the search."""
+    assert _raised(fx.jit(fx.watch(_log), donate_argnums=0), A + 0).index == (1,)
+
+
+def test_names_are_those_of_the_user():
+    """Operands are named as arguments of the functions on the way, and as `checkpoint_name` says."""
+
+    def f(params, x):
+        hidden = checkpoint_name(params["w"] - x, "hidden")
+        return jnp.log(hidden)
+
+    error = _raised(fx.jit(fx.watch(lambda params: params["w"][0] / params["b"])), {"w": [A * 0], "b": A * 0})
+    assert [operand.name for operand in error.operands] == ["params['w'][0]", "params['b']"]
+    assert _raised(fx.jit(fx.watch(f)), {"w": X}, jnp.float32(1)).operands[0].name == "hidden"
+
+
+def test_callers_are_named():
+    """The error names the lines that called the function, each call of a jitted function its own."""
+
+    @jax.jit
+    def inner(x):
+        return jnp.log(x)
+
+    def f(x):
+        good = inner(abs(x))
+        return good + inner(x)
+
+    error = _raised(fx.jit(fx.watch(f)), X)
+    assert [caller.function.rpartition(".")[2] for caller in error.callers][:1] == ["f"]
+    assert error.callers[0].line == inspect.getsourcelines(f)[1] + 2
+
+
+REFUSED = [
+    (lambda: fx.watch(3), TypeError, "was given 3 as its function"),
+    (lambda: fx.watch(_log, mode="x"), ValueError, "was given mode='x'"),
+    (lambda: fx.watch(_log, nan=False), ValueError, "nothing to look for"),
+    (lambda: fx.watch(_log, when=3), TypeError, "was given when=3"),
+    (lambda: fx.watch(_log, sites=3), TypeError, "was given sites=3"),
+    (lambda: fx.watch(_log, sites=["a", ""]), TypeError, "was given sites="),
+    (lambda: fx.watch(_log, when=lambda x: x.foo)(X), TypeError, "`when` of `fx.watch` at .* failed for float32"),
+    (lambda: fx.watch(_log, when=lambda x: x)(X), TypeError, r"returned float32\[\] for float32"),
+    (lambda: fx.watch(_log, when=lambda x: (x > 0)[None])(A), TypeError, r"returned bool\[1,3\] for float32"),
+    (lambda: fx.watch(_log, when=lambda x: None)(X), TypeError, "returned None for float32"),
+    (lambda: fx.export(fx.jit(fx.watch(_log)))(X), ValueError, "calls back the function `fx.watch`"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), REFUSED)
+def test_refused(call, kind, text):
+    """What cannot be done is an error at the user's line."""
+    with pytest.raises(kind, match=text) as caught:
+        call()
+    assert re.search(rf"{re.escape(__file__)}:\d+", str(caught.value))
+
+
+LOOPS = [lambda f, x: lax.fori_loop(0, 5, lambda _, x: f(x), x), lambda f, x: lax.while_loop(lambda x: x < 99, f, x)]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_predicate_in_a_loop(loop):
+    """A predicate is asked of each value, in each iteration."""
+    f = fx.jit(fx.watch(lambda x: loop(lambda x: x * 2, x), when=lambda x: x > 30))
+    error = _raised(f, jnp.float32(5))
+    assert (error.operation, error.iteration, error.value) == ("mul", (2,), 40)
+
+
+def test_large_arguments_are_searched():
+    """A function of arguments that are larger than a ring is run again with all of them."""
+    x = jnp.ones((64, 1 << 18), jnp.float32).at[63, 5].set(-1)
+    assert _raised(fx.jit(fx.watch(lambda x: jnp.log(x))), x).index == (63, 5)
+
+
+def test_region_inside_of_which_a_function_is_watched():
+    """In a `jax.shard_map` each device looks at its own equations, with collectives among them."""
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("d")
+
+    @fx.jit
+    @jax.shard_map(mesh=mesh, in_specs=spec, out_specs=spec)
+    @fx.watch
+    def f(x):
+        return jnp.log(x) + lax.psum(x, "d")
+
+    error = _raised(f, jnp.float32([1, 2, -3, 4]))
+    assert (error.operation, error.device, error.index) == ("log", 2, (0,))

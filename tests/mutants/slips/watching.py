@@ -1,0 +1,49 @@
+"""Watched functions."""
+
+from tests.mutants.slip import Slip
+
+FAULTS = "tests/extensions/watching/test_faults.py::test_fault_is_found"
+WATCH = "tests/extensions/watching/test_watch.py"
+
+SLIPS = (
+    Slip(
+        "watching.what_a_loop_loses",
+        "extensions/watching/flag.py",
+        "lasting -= lost",
+        "break",
+        "A bad value of one iteration that the next one drops is not found.",
+        (f"{WATCH}::test_what_the_next_iteration_drops_is_found",),
+    ),
+    Slip(
+        "watching.hidden_values",
+        "extensions/watching/flag.py",
+        "any_of([each for each in (hidden, results) if each is not False]), outs",
+        "results, outs",
+        "A bad value that is masked away is not found.",
+        (f"{FAULTS}[masked_away_in_a_scan]",),
+    ),
+    Slip(
+        "watching.bad_operands",
+        "extensions/watching/each.py",
+        "made if took is False else made & ~took",
+        "made",
+        "What takes a bad value is said to make one.",
+        (f"{WATCH}::test_no_false_alarm[taken]",),
+    ),
+    Slip(
+        "watching.lines_around",
+        "extensions/watching/each.py",
+        "(*_jax.user_frames(eqn), *self._around)",
+        "self._around",
+        "The lines that called a jitted function are not those of this call.",
+        (f"{WATCH}::test_callers_are_named",),
+    ),
+    Slip(
+        "watching.derivatives_of_the_plain_one",
+        "extensions/watching/call.py",
+        "outs = iter(bind_watched(_transposed(plain.jaxpr, is_linear), [*residuals, *given], backward))",
+        "outs = iter(_jax.evaluate(_transposed(plain.jaxpr, is_linear), [*residuals, *given]))",
+        "The backward pass of a watched function is not watched.",
+        (f"{FAULTS}[backward]",),
+    ),
+)
