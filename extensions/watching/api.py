@@ -35,6 +35,10 @@ MSG_SITES = (
     "`fx.watch` at {where} was given sites={sites}. They are patterns for what is watched: a file, `file.py:12`, a "
     "function or an operation. Pass a string or several."
 )
+MSG_SUMMARY = (
+    "`fx.watch` at {where} was given `summary` and something to look for. Summaries are of all values, and are logged. "
+    "Pass `summary=True` and `sites` alone, or leave `summary` out."
+)
 _MODES = ("raise", "log", "stop")
 
 P = ParamSpec("P")
@@ -49,6 +53,7 @@ def watch(
     when: Callable[[Any], Any] | None = None,
     sites: str | Sequence[str] | None = None,
     *,
+    summary: bool = False,
     mode: Literal["raise", "log", "stop"] = "raise",
 ) -> Callable[P, R]:
     """A function that computes what `fun` does, and finds the first bad value on the way: a NaN.
@@ -69,6 +74,9 @@ def watch(
             elements are bad: a boolean, or one for each. In place of `nan` and `inf`.
         sites: Which operations are looked at, as patterns with `*`: `"model.py"`, `"model.py:31"`, the name of a
             function or of an operation such as `"log"`. By default all.
+        summary: In place of all this, what each operation computes is an event of `fx.log` that has the operation's
+            name and line, with the fields `min`, `max`, `mean` and `norm` of the finite elements, the shares `zeros`
+            and `nonfinite`, and in a loop `iteration`. So `effects diff` compares two runs operation by operation.
         mode: What becomes of a bad value. `"raise"`: the first of each call is raised, and the program goes on.
             `"log"`: each is an event `non_finite` of `fx.log`, with the level `"error"`. `"stop"`: the first ends the
             program, whose call raises it.
@@ -102,12 +110,14 @@ def watch(
         raise ValueError(MSG_MODE.format(where=where, mode=errors.shown(mode), known=known))
     if when is not None and not callable(when):
         raise TypeError(MSG_WHEN.format(where=where, when=errors.shown(when)))
+    if summary and (when is not None or inf or mode != "raise"):
+        raise ValueError(MSG_SUMMARY.format(where=where))
     if when is None and not nan and not inf:
         raise ValueError(MSG_NOTHING.format(where=where))
     patterns: tuple[Any, ...] = tuple(sites or ()) if isinstance(sites, (tuple, list, type(None))) else (sites,)
     if not all(isinstance(pattern, str) and pattern for pattern in patterns):
         raise TypeError(MSG_SITES.format(where=where, sites=errors.shown(sites)))
-    asked = Watch(bool(nan), bool(inf), when, patterns, mode, where)
+    asked = Watch(bool(nan), bool(inf), when, patterns, mode, where, summary=bool(summary))
 
     def call(arguments: _Arguments, arrays: Sequence[Any]) -> Any:
         return _call_watched(fun, asked, arguments, arrays)

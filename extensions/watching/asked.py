@@ -37,6 +37,7 @@ class Watch:
     Attributes:
         backward: Whether what is watched is a backward pass that JAX made of the function.
         search: The number of the search for which it is run again; 0: it is not.
+        summary: Whether what is computed is summarized, in place of all else.
     """
 
     nan: bool
@@ -47,10 +48,13 @@ class Watch:
     where: Where
     backward: bool = False
     search: int = 0
+    summary: bool = False
 
     def makes(self, eqn: Any) -> bool:
         """Whether an equation is to be looked at."""
-        if self.when is not None:
+        if self.summary:
+            found = any(is_float(var.aval) for var in eqn.outvars)
+        elif self.when is not None:
             found = any(is_numeric(var.aval) for var in eqn.outvars)
         else:
             found = makes_bad(eqn, self.nan, self.inf)

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from effects import _jax
 from effects.extensions.watching.asked import Watch, bodies_of, has_any, where_of
 from effects.extensions.watching.found import bind_found
+from effects.extensions.watching.summary import bind_summaries
 from effects.lowering.holders import Extra, find_holder
 
 _INLINED = {
@@ -23,7 +24,7 @@ _INLINED = {
 
 
 class Each:
-    """Evaluates a jaxpr, and records each bad value that an equation makes of good ones."""
+    """Evaluates a jaxpr, and records each bad value that an equation makes of good ones, or what all values are."""
 
     def __init__(self, watch: Watch, iterations: Iterable[Any] = (), around: tuple[Any, ...] = ()):
         """`iterations`: the number of that of each loop around it; `around`: the lines of the equations around it."""
@@ -94,6 +95,9 @@ class Each:
 
     def _look(self, eqn: Any, operands: Sequence[Any], outs: Sequence[Any]) -> None:
         name = eqn.primitive.name
+        where = where_of(eqn, self._around) or self._watch.where
+        if self._watch.summary:
+            return bind_summaries(name, where, outs, self._iterations)
         operands = [x for x in operands if not _jax.is_reference(x)]
         made = self._watch.any_bad(outs, name)
         if made is False:
@@ -101,7 +105,6 @@ class Each:
         took = self._watch.any_bad(operands, name)
         names = [self._names.get(id(x), ("", None))[0] for x in operands]
         found = made if took is False else made & ~took
-        where = where_of(eqn, self._around) or self._watch.where
         bind_found(self._watch, eqn, where, found, names, operands, outs, self._iterations)
 
 

@@ -86,9 +86,10 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
             return
         args = [*map(_jax.with_type, args, jaxpr.in_avals)]
         with lock:  # one thread at a time has the list of what is found
-            found = searches[search.search] = []
+            searches[search.search] = []
             again(*args)
             runtime.waiting.wait([*runtime.streams.own()], None, None)  # and raises nothing of others
+            found = searches.pop(search.search)
         if not found and not _takes_bad(jaxpr, args, watch):
             found = [_NOT_FOUND]
         for where, of, fields, device in found if watch.mode == "log" else found[:1]:

@@ -360,3 +360,60 @@ def test_region_inside_of_which_a_function_is_watched():
 
     error = _raised(f, jnp.float32([1, 2, -3, 4]))
     assert (error.operation, error.device, error.index) == ("log", 2, (0,))
+
+
+def test_summary_says_what_each_operation_computes():
+    """By line and iteration, forward and backward, of what is finite."""
+
+    def f(w, xs):
+        def step(carry, x):
+            return jnp.tanh(w * x + carry), jnp.log(x)
+
+        carry, logs = jax.lax.scan(step, jnp.zeros(2), xs)
+        return carry.sum() + 0 * logs[0, 0]
+
+    watched = fx.watch(f, summary=True, sites=["tanh", "log", "reduce_sum", "mul"])
+    w, xs = jnp.array([1.0, 2.0]), jnp.array([[1.0, 0.0], [-1.0, 1.0]])
+    with fx.capture(suppress=True) as records:
+        value, slope = fx.jit(jax.value_and_grad(watched))(w, xs)
+    assert (value, slope.tolist()) == (f(w, xs), jax.grad(f)(w, xs).tolist())
+    names = [(record.event, *record.fields.get("iteration", [])) for record in records]
+    for forward in (("tanh", 0), ("log", 0), ("tanh", 1), ("log", 1), ("reduce_sum",)):
+        assert names.count(forward) == 1
+    assert names.index(("log", 0)) < names.index(("tanh", 1)) < names.index(("reduce_sum",))
+    assert [name for name in names[names.index(("reduce_sum",)) :] if name[0] == "mul"]  # of the backward pass
+    by_name = {name: record.fields for name, record in zip(names, records, strict=True)}
+    hidden = np.tanh(np.float32([1.0, 0.0]))
+    expected = {
+        "min": hidden.min(), "max": hidden.max(), "mean": hidden.mean(), "norm": np.linalg.norm(hidden), "zeros": 0.5,
+        "nonfinite": 0.0,
+    }  # fmt: skip
+    for name, number in expected.items():
+        np.testing.assert_allclose(by_name["tanh", 0][name], number, rtol=1e-6)
+    log = by_name["log", 0]  # of 1 and 0
+    assert [log[name] for name in ("min", "max", "mean", "norm", "zeros", "nonfinite")] == [0, 0, 0, 0, 0.5, 0.5]
+    log = by_name["log", 1]  # of -1 and 1
+    assert [log[name] for name in ("min", "max", "nonfinite")] == [0, 0, 0.5]
+    with fx.capture(suppress=True) as records:
+        fx.jit(fx.watch(lambda x: jnp.log(x), summary=True))(-jnp.ones(2))
+    assert records[0].fields["nonfinite"] == 1 and np.isnan(records[0].fields["min"])
+
+
+def test_summaries_of_two_runs_are_compared_by_operation(tmp_path):
+    """The first operation that differs is the one whose operand does, in lanes and on devices too."""
+
+    def layer(w, x):
+        return jnp.maximum(jnp.tanh(w @ x), 0.0)
+
+    step = fx.jit(jax.vmap(fx.watch(layer, summary=True), (None, 0)))
+    xs = jnp.arange(6.0).reshape(3, 2) / 10
+    for name, added in (("a", 0.0), ("b", 0.5)):
+        with fx.capture(suppress=True), fx.record(tmp_path / name):
+            step(jnp.eye(2), xs.at[1, 1].add(added))
+    first = fx.runs.diff(tmp_path / "a", tmp_path / "b").first
+    assert (first.title, first.lane) == ("dot_general", (1,))
+
+
+def test_summary_looks_for_nothing():
+    with pytest.raises(ValueError, match="summary=True"):
+        fx.watch(lambda x: x, summary=True, mode="log")

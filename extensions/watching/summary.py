@@ -1,0 +1,49 @@
+"""What `summary=True` logs of each value that a function computes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from effects import _jax
+from effects._api.log import LOG, Event
+from effects._model.primitive import effect_p
+from effects._model.site import Site, Where, take_arguments
+from effects.extensions.watching.tables import is_float
+
+
+def bind_summaries(operation: str, where: Where, outs: Sequence[Any], around: Sequence[Any]) -> None:
+    """Logs what the results of an operation are as a whole. `around`: the iterations of the loops."""
+    for out in outs:
+        if not is_float(_jax.typeof(out)) or not out.size:
+            continue
+        fields = {"iteration": jnp.stack(around)} if around else {}
+        operands, leaves, tree = take_arguments((), {**fields, **_summary(out)}, "fx.watch", where)
+        names = (*fields, *_NUMBERS)
+        site = Site(LOG, Event(operation, logging.INFO, names), leaves, tree, where)
+        effect_p.bind(*operands, site=site)
+
+
+_NUMBERS = ("min", "max", "mean", "norm", "zeros", "nonfinite")
+
+
+def _summary(x: Any) -> dict[str, Any]:
+    """The first four are of the finite elements; the last two are shares of all."""
+    x = jnp.abs(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x
+    x = x.astype(jax.dtypes.canonicalize_dtype(np.float64))
+    finite = jnp.isfinite(x)
+    count, zero = finite.sum(), jnp.where(finite, x, 0)
+    numbers = (
+        jnp.where(count > 0, jnp.where(finite, x, jnp.inf).min(), jnp.nan),
+        jnp.where(count > 0, jnp.where(finite, x, -jnp.inf).max(), jnp.nan),
+        zero.sum() / count,
+        jnp.sqrt((zero * zero).sum()),
+        (x == 0).mean(dtype=x.dtype),
+        (~finite).mean(dtype=x.dtype),
+    )
+    return dict(zip(_NUMBERS, numbers, strict=True))
