@@ -43,7 +43,8 @@ def print(
             `{lane}` the lane under `vmap`, and in a Pallas kernel `{grid}` is the index of the program in its grid.
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
             and of other objects the text that they have while tracing.
-            Arrays are shown as NumPy arrays, PRNG keys as their key data.
+            Arrays are shown as NumPy arrays, PRNG keys as their key data. `{:stats}` shows least, greatest, mean and
+            norm of an array's finite elements and the shares of zeros and of what is not finite; `{:hist}` a histogram.
         ordered: Whether the line must come in program order. Unordered lines come when they come.
         per_shard: Whether each shard of sharded arrays is printed by itself, on the device that has it, without
             gathering. The line begins with device and index, unless the format has fields `{device}` or `{index}`.

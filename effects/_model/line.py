@@ -246,7 +246,7 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
 
 def fill(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """The text of a format. A specification such as `.3f` is one for each element of an array, also of one in a pytree
-    of which a field shows a part."""
+    of which a field shows a part; `stats` and `hist` are of an array as a whole."""
     if ":" in fmt:
         args = [*map(_with_elements, args)]
         kwargs = {name: _with_elements(value) for name, value in kwargs.items()}
@@ -266,6 +266,10 @@ class _Elements(np.ndarray):
         array = self.view(np.ndarray)
         if not spec:
             return str(array)
+        if spec in ("stats", "hist"):
+            from effects._model.whole import SHOWN  # which few formats need
+
+            return SHOWN[spec](array)
         return np.array2string(array, formatter={"all": lambda x: format(getattr(x, "item", lambda: x)(), spec)})
 
     def __repr__(self) -> str:

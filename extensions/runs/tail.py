@@ -24,6 +24,7 @@ import rich.text
 
 from effects import _errors as errors
 from effects._model.record import Record
+from effects._model.whole import curve
 from effects.extensions.runs.reading import Following, Process, Run, RunError
 from effects.extensions.runs.show import add_selection, json_lines, selected, text_lines
 from effects.extensions.runs.switches import send
@@ -150,8 +151,8 @@ class _Plot:
                 if value is not None and np.size(value) == 1 and np.isrealobj(value):
                     several = len(run.processes) > 1
                     key = (field, _line(record), *[f"process {record.process}"] * several)
-                    curve = self._curves.setdefault(key, collections.deque(maxlen=_AT_ONCE))
-                    curve.append(float(np.asarray(value).item()))
+                    values = self._curves.setdefault(key, collections.deque(maxlen=_AT_ONCE))
+                    values.append(float(np.asarray(value).item()))
 
     def press(self, key: str) -> None:
         pass
@@ -162,30 +163,12 @@ class _Plot:
             return
         table = rich.table.Table.grid(padding=(0, 2))
         width = max(8, options.max_width - max(len(" ".join(key)) for key in self._curves) - 40)
-        for key, curve in self._curves.items():
-            shown = [*curve][-width:]
+        for key, values in self._curves.items():
+            shown = [*values][-width:]
             finite = [value for value in shown if math.isfinite(value)] or [math.nan]
-            span = f"{min(finite):.4g} to {max(finite):.4g}"
-            table.add_row(
-                rich.text.Text(" ".join(key)), curve_of(shown), f"{curve[-1]:.4g}", rich.text.Text(span, "dim")
-            )
+            span = rich.text.Text(f"{min(finite):.4g} to {max(finite):.4g}", "dim")
+            table.add_row(rich.text.Text(" ".join(key)), rich.text.Text(curve(shown)), f"{values[-1]:.4g}", span)
         yield table
-
-
-_BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-def curve_of(values: list[float]) -> rich.text.Text:
-    """A line of blocks, from the least to the greatest; "!" is what is not finite."""
-    finite = [value for value in values if math.isfinite(value)] or [0.0]
-    least, span = min(finite), max(finite) - min(finite)
-    text = rich.text.Text(no_wrap=True)
-    for value in values:
-        if not math.isfinite(value):
-            text.append("!", "red")
-        else:
-            text.append(_BLOCKS[round((value - least) / span * (len(_BLOCKS) - 1)) if span > 0 else 0])
-    return text
 
 
 class _Line(NamedTuple):

@@ -23,7 +23,6 @@ from jax.sharding import PartitionSpec as P
 import effects as fx
 from effects.extensions.runs.reading import Following
 from effects.extensions.runs.switches import pipe_of, send
-from effects.extensions.runs.tail import curve_of
 from tests.helpers import ROOT
 
 
@@ -137,11 +136,6 @@ def test_only_the_user_of_a_process_may_change_what_it_shows(tmp_path, caplog):
         described = len(following.look().processes)
         assert send(path, "no rule") and described == 1
     assert not os.path.exists(pipe_of(path)) and not send(path, "a.py=off")
-
-
-def test_curve_shows_what_is_not_finite():
-    assert curve_of([0.0, 7.0, float("nan"), 3.0, float("inf")]).plain == "▁█!▄!"
-    assert curve_of([1.0, 1.0]).plain == "▁▁" and curve_of([float("nan")]).plain == "!"
 
 
 PROGRAM = """

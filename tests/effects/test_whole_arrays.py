@@ -1,0 +1,57 @@
+"""`{x:stats}` and `{x:hist}` show an array as a whole."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import effects as fx
+from effects._model.whole import curve
+from tests.helpers import output_of
+
+
+@pytest.mark.parametrize("jit", [fx.jit, lambda f: f], ids=["fx.jit", "eager"])
+@pytest.mark.parametrize(
+    ("x", "stats"),
+    [
+        ([0.0, 3.0, 4.0, -3.0], "min=-3 max=4 mean=1 norm=5.831 zeros=25.0% nonfinite=0.0%"),
+        ([np.nan, 2.0, np.inf, 0.0], "min=0 max=2 mean=1 norm=2 zeros=25.0% nonfinite=50.0%"),
+        ([np.nan, np.inf], "none of 2 is finite"),
+        ([], "no elements"),
+        ([3 + 4j, 0], "min=0 max=5 mean=2.5 norm=5 zeros=50.0% nonfinite=0.0%"),
+        ([True, False], "min=0 max=1 mean=0.5 norm=1 zeros=50.0% nonfinite=0.0%"),
+    ],
+)
+def test_stats_of_an_array(jit, x, stats):
+    """Of the finite elements; of complex ones the magnitudes; in pytrees too."""
+    x = jnp.asarray(x)
+    assert output_of(jit, lambda x: fx.print("x = {x:stats}, {y[0]:stats}", x=x, y=[x]), x) == f"x = {stats}, {stats}\n"
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float8_e5m2, jnp.int8, jnp.uint32])
+def test_stats_of_all_types(dtype):
+    x = jnp.array([0, 1, 2, 4]).astype(dtype)
+    shown = output_of(fx.jit, lambda x: fx.print("{:stats}", x), x)
+    assert shown == "min=0 max=4 mean=1.75 norm=4.583 zeros=25.0% nonfinite=0.0%\n"
+
+
+def test_histogram_of_an_array():
+    """Sixteen blocks between the least and the greatest element; lanes have their own."""
+    x = jnp.concatenate([jnp.zeros(70), jnp.ones(35), jnp.array([jnp.nan])])
+    shown = output_of(fx.jit, lambda x: fx.print("{:hist}", x), x)
+    assert shown == "0 █▁▁▁▁▁▁▁▁▁▁▁▁▁▁▅ 1 and 1 not finite\n"
+    xs = jnp.stack([x, 2 * x])
+    shown = output_of(fx.jit, jax.vmap(lambda x: fx.print("{:hist}", x)), xs)
+    assert [line.split()[2] for line in shown.splitlines()] == ["1", "2"]
+
+
+def test_number_has_no_stats():
+    with pytest.raises(fx.FormatError, match="stats"):
+        fx.jit(lambda x: fx.print("{:stats}", x))(1.0)
+
+
+def test_curve_shows_what_is_not_finite():
+    assert curve([0.0, 7.0, float("nan"), 3.0, float("inf")]) == "▁█!▄!"
+    assert curve([1.0, 1.0]) == "▁▁" and curve([float("nan")]) == "!" and curve([]) == ""
