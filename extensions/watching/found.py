@@ -48,6 +48,15 @@ class BadOperand(NamedTuple):
         value: Its element where the result's first bad element is; None if it has another shape.
         low: Its least element, of complex numbers the least magnitude.
         high: Its largest.
+
+    Example:
+        >>> import effects as fx, jax.numpy as jnp
+        >>> watched = fx.watch(lambda x: jnp.sqrt(x), mode="stop")
+        >>> try:
+        ...     fx.jit(watched)(jnp.array([4.0, -1.0]))
+        ... except fx.NonFinite as error:
+        ...     print(error.operands[0])
+        x: float32[2] in [-1, 4], -1 there
     """
 
     name: str
