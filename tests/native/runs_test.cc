@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -198,6 +199,46 @@ TEST(test_copies_between_looks_come_once) {
   CHECK_EQ(look(), 2u);
   for (uint32_t index = 10; index < 13; ++index) take(index, 0);
   CHECK_EQ(look(), 1u);
+  writer.close();
+}
+
+// A program has the place of its dispatch also where that was seen at an earlier look.
+TEST(test_programs_come_in_the_order_of_their_dispatches_at_each_look) {
+  Path path;
+  Writer &writer = runs::writer();
+  CHECK(writer.open(path.path, 1 << 20, true));
+  const auto take = [&](Kind kind, uint32_t epoch, uint32_t index, double time) {
+    RecordHeader header{};
+    header.kind = kind;
+    header.site = 7;
+    header.token = MakeToken(1, 0, epoch, index);
+    header.time = time;
+    writer.take(header, nullptr, 0);
+  };
+  auto file = std::make_shared<RunFile>(path.path);
+  runs::Earlier earlier;
+  const auto look = [&] {
+    file->look();
+    const runs::Records records({file}, &earlier);
+    const std::string bytes = std::get<0>(records.read(0, records.size()));
+    std::vector<uint32_t> epochs;
+    for (size_t at = 0; at < bytes.size(); at += sizeof(RecordHeader)) {
+      RecordHeader header;
+      std::memcpy(&header, bytes.data() + at, sizeof header);
+      epochs.push_back(header.token.epoch);
+    }
+    return epochs;
+  };
+  using Epochs = std::vector<uint32_t>;
+  take(Kind::kDispatched, 1, 0, 1);
+  CHECK(look().empty());
+  take(Kind::kDispatched, 2, 0, 2);
+  take(Kind::kOrdered, 2, 0, 3);
+  take(Kind::kOrdered, 1, 0, 4);
+  CHECK((look() == Epochs{1, 2}));
+  take(Kind::kOrdered, 2, 1, 5);
+  take(Kind::kOrdered, 1, 1, 6);
+  CHECK((look() == Epochs{1, 2}));
   writer.close();
 }
 

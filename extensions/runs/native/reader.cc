@@ -222,6 +222,12 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
     }
     first.insert(here.begin(), here.end());
   }
+  if (earlier != nullptr)
+    for (auto *times : {&dispatched, &first})
+      for (auto &[program, time] : *times) {
+        double &known = (*earlier)[program].called;
+        time = known = known == 0 ? time : known;
+      }
   for (uint32_t file = 0; file < files_.size(); ++file)
     for (const uint64_t entry : files_[file]->entries()) {
       const RecordHeader &record = files_[file]->record(entry);

@@ -73,6 +73,7 @@ private:
 class Earlier {
 public:
   struct Program {
+    double called = 0; // when it was dispatched, or else its first record was published
     std::map<std::pair<uint32_t, uint64_t>, uint64_t> reached;  // by file and domain: all places below were read
     std::map<uint64_t, std::pair<uint32_t, int32_t>> says;      // by site, of what has no order: the file and device
     std::map<std::string, std::map<uint32_t, uint64_t>> counts; // by what it is: how often in each file

@@ -58,8 +58,9 @@ def test_each_record_comes_once_from_four_devices(tmp_path):
         following, ended = Following(tmp_path / "run.fx"), threading.Event()
 
         def run():
+            of_all = x
             for n in range(50):
-                f(x, n)
+                of_all = f(of_all, n)  # one program after the other on each device
             fx.effects_barrier()
             ended.set()
 
