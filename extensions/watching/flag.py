@@ -95,7 +95,9 @@ def _seen(jaxpr: Any, watch: Watch, results: Sequence[Any], maybe: set[Any]) -> 
     seen, hidden = {var for var in results if _is_variable(var)}, set[Any]()
     used = {x for eqn in jaxpr.eqns for x in eqn.invars if _is_variable(x)}.union(filter(_is_variable, jaxpr.outvars))
     for eqn in reversed(jaxpr.eqns):
-        hidden.update(var for var in eqn.outvars if var in maybe and var in used and var not in seen)
+        # What a loop carries may be used in it, and not behind it.
+        of_use = used.union(eqn.outvars) if bodies_of(eqn) else used
+        hidden.update(var for var in eqn.outvars if var in maybe and var in of_use and var not in seen)
         seen |= hidden
         floats = [var for var in eqn.outvars if is_float(var.aval)]
         if eqn.primitive in _CALLS and seen.issuperset(floats):

@@ -414,6 +414,23 @@ def test_summaries_of_two_runs_are_compared_by_operation(tmp_path):
     assert (first.title, first.lane) == ("dot_general", (1,))
 
 
+@pytest.mark.parametrize("use", ["effect", "comparison"])
+def test_value_that_a_loop_alone_uses_is_seen(use):
+    """It is used in the loop: by an effect, or for a number that shows no NaN."""
+
+    def f(x):
+        def turn(i, state):
+            count, x = state
+            if use == "effect":
+                fx.log("turn", x=x)
+            return count + (x > 0), jnp.log(x - 1)
+
+        return lax.fori_loop(0, 3, turn, (0, x))[0]
+
+    error = _raised(fx.jit(fx.watch(f)), jnp.float32(1.5))
+    assert (error.operation, error.iteration) == ("log", (1,))
+
+
 def test_summary_looks_for_nothing():
     with pytest.raises(ValueError, match="summary=True"):
         fx.watch(lambda x: x, summary=True, mode="log")
