@@ -51,7 +51,7 @@ class Watch:
     summary: bool = False
 
     def makes(self, eqn: Any) -> bool:
-        """Whether an equation is to be looked at."""
+        """Whether the watch looks at this equation."""
         if self.summary:
             found = any(is_float(var.aval) for var in eqn.outvars)
         elif self.when is not None:
@@ -119,7 +119,7 @@ def bodies_of(eqn: Any) -> list[Any]:
 
 @_jax.weakref_lru_cache
 def has_any(jaxpr: Any, watch: Watch) -> bool:
-    """Whether an equation of a jaxpr is to be looked at, those inside others included."""
+    """Whether the watch looks at any equation of a jaxpr, those inside others included."""
     for eqn in jaxpr.eqns:
         bodies = bodies_of(eqn)
         if any(has_any(body, watch) for body in bodies) if bodies else watch.makes(eqn):

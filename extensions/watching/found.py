@@ -15,12 +15,11 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.check import CHECK, End
+from effects._api.check import CHECK, Check, End
 from effects._api.log import LOG, Event
 from effects._model.callback import HostFunction, register_callback
 from effects._model.content import Report, described_by
 from effects._model.filter import Filter
-from effects._model.line import Line
 from effects._model.primitive import effect_p
 from effects._model.record import Record
 from effects._model.site import Operand, Site, Where, take_arguments
@@ -189,7 +188,7 @@ it, and the device if it is in a per-device region."""
 
 @described_by("watch")
 @dataclasses.dataclass(frozen=True)
-class Found(Line):
+class Found(Check):
     """A bad value that is raised: of each call of a program the first."""
 
     of: tuple[Any, ...] = ()  # those of an `Operation`; none if it is not known
@@ -201,12 +200,6 @@ class Found(Line):
 
     def text(self, record: Record) -> str:
         return _text(record.fields)
-
-    def native_plan(self, site: Site) -> None:
-        return None
-
-    def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:
-        return True
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         for record in records:

@@ -1,4 +1,4 @@
-"""Breakpoints under pytest's capture, in notebooks, and where nobody can be asked."""
+"""Breakpoints under pytest's capture, in notebooks, and where there is no prompt."""
 
 from __future__ import annotations
 

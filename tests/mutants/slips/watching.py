@@ -27,7 +27,7 @@ SLIPS = (
         "extensions/watching/each.py",
         "made if took is False else made & ~took",
         "made",
-        "What takes a bad value is said to make one.",
+        "An operation that takes a bad value is reported as one that makes it.",
         (f"{WATCH}::test_no_false_alarm[taken]",),
     ),
     Slip(
