@@ -11,13 +11,13 @@ INTERRUPTS = """
 import os, signal, sys, threading
 import jax, jax.numpy as jnp, effects as fx
 
-def is_ending():
+def is_ending(function="end_drain"):
     frame = sys._current_frames()[threading.main_thread().ident]
     names = []
     while frame is not None:
         names.append(frame.f_code.co_name)
         frame = frame.f_back
-    return "end_drain" in names and not {"wait", "join"}.isdisjoint(names)
+    return function in names and not {"wait", "join"}.isdisjoint(names)
 
 def interrupt(i):
     if i == 0:
@@ -171,19 +171,22 @@ def test_effects_that_cannot_be_shown_at_exit_are_said():
 
 
 def test_what_was_never_done_is_shown_and_said():
-    """An asynchronous callback of a program that JAX dispatched: the process waits until its function has returned."""
+    """An asynchronous callback of a program that JAX dispatched: the process waits until its function has returned, and
+    for the program that it has called."""
     done = run_python(
         f"{INTERRUPTS}\n"
         "def shown(x):\n"
-        "    while not is_ending(): os.sched_yield()\n"
+        "    while not is_ending('_finish'): os.sched_yield()\n"
         "    fx.print('shown {}', x)\n"
+        "    slow(x)\n"
         "    return x\n"
+        "slow = fx.jit(lambda x: fx.print('last {}', jax.lax.fori_loop(0, 50_000_000, lambda i, x: x + 1, x)))\n"
         "F32 = jax.ShapeDtypeStruct((), jnp.float32)\n"
         "jax.jit(lambda x: (fx.async_callback(shown, F32, x), fx.print('started'))[1])(1.0)\n"
         "fx.effects_barrier()"
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "started\nshown 1.0\n"
+    assert done.stdout == "started\nshown 1.0\nlast 16777216.0\n"
     assert (
         "1 asynchronous operation of programs outside `fx.jit` was started and never done, the first at" in done.stderr
     )

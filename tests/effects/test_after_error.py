@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -205,8 +206,10 @@ def test_lanes_of_a_print_that_cannot_be_shown(after_error, shown, capsys):
     assert error.not_carried_out == ({"print": 1} if after_error == "stop" else {})
 
 
-def test_line_that_cannot_be_encoded_takes_no_other_with_it():
-    """Lines that native code formats are written many at a time. One of them fails by itself, with its program."""
+@pytest.mark.parametrize("observed", [False, True])
+def test_line_that_cannot_be_encoded_takes_no_other_with_it(observed):
+    """Lines that native code formats are written many at a time, and so are those that a handler gets too. One of them
+    fails by itself, with its program."""
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii", write_through=True)
 
@@ -218,7 +221,8 @@ def test_line_that_cannot_be_encoded_takes_no_other_with_it():
         fx.log("event")
 
     good = fx.jit(lambda x: fx.print("good {}", x))
-    with contextlib.redirect_stdout(out), fx.config.override(errors="barrier"):
+    handler = fx.add_handler(fx.ListHandler()) if observed else contextlib.nullcontext()
+    with handler, contextlib.redirect_stdout(out), fx.config.override(errors="barrier"):
         good(1)
         bad(2)
         good(3)
@@ -229,15 +233,31 @@ def test_line_that_cannot_be_encoded_takes_no_other_with_it():
     assert error.not_carried_out == {"print": 1, "log": 1}
 
 
-def test_text_is_not_written_twice_where_a_part_may_be_out():
-    """An output that fails as a full disk does may have taken a part: what is lost is counted."""
-
+def _python_output():
     class Full(io.StringIO):
         def write(self, text):
             raise OSError(28, "No space left on device")
 
-    with contextlib.redirect_stdout(Full()):
-        fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.print("{}", i), None))(100)
+    return Full()
+
+
+def _full_device():
+    return io.TextIOWrapper(io.FileIO("/dev/full", "w"), write_through=True)
+
+
+@pytest.mark.parametrize("output", [_python_output, _full_device], ids=["by record", "in one write"])
+def test_text_is_not_written_twice_where_a_part_may_be_out(output):
+    """An output that fails as a full disk does may have taken a part: what is lost is counted."""
+    ended = threading.Event()
+
+    @fx.jit
+    def f(n):
+        fx.callback(lambda: ended.wait(60), None)  # all lines are there when the drain comes to them
+        return jax.lax.fori_loop(0, n, lambda i, x: (fx.print("{}", i), x)[1], n)
+
+    with output() as out, contextlib.redirect_stdout(out):
+        f(100).block_until_ready()
+        ended.set()
         error = _error()
     assert isinstance(error.__cause__, OSError)
     assert error.not_carried_out == {"print": 99}
