@@ -11,13 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 from effects import _jax
 from effects._model.primitive import result_avals
-from effects._model.registry import Effect
+from effects._model.registry import UNORDERED, Effect
 from effects._model.site import Site
 
 Tokens = dict[str, Any]
-
-UNORDERED = "(unordered)"
-"""The key of the token that unordered effects take. They do not chain; what they return is joined."""
 
 ON_DEVICE: set[str] = set()
 """Order domains of which nothing is restored on the host, which hears nothing of them: their order is the device's."""

@@ -13,6 +13,7 @@ from effects import _jax
 from effects._config import config
 from effects._model.device import device_number
 from effects._model.primitive import effect_p
+from effects._model.registry import domain_number
 from effects._model.site import SIZE, Site
 from effects._model.wire import ALL_DEVICES, Kind
 from effects.dispatch.runtime.barrier import effects_barrier
@@ -20,6 +21,7 @@ from effects.dispatch.runtime.runtime import runtime
 from effects.dispatch.runtime.streams import Stream
 from effects.lowering.native_module import native
 from effects.lowering.sites import publish, publish_and_wait
+from effects.lowering.tokens import token_key
 
 EAGER = native.Caller("an eager call")
 
@@ -55,7 +57,8 @@ def _publish_in(stream: Stream, site: Site, records: Sequence[tuple[int, Sequenc
     try:
         number = stream.open(EAGER, stream.dispatching)
         stream.eager[number] = site
-        stream_of_token, epoch, phase, index = map(int, stream.token(number))
+        first, epoch, phase, index = map(int, stream.token(number))
+        stream_of_token = first + domain_number(token_key(site.effect))
         results: list[list[Any]] = []
         for device, values in records:
             token = (stream_of_token, epoch, phase, index)

@@ -19,7 +19,8 @@ import numpy as np
 
 from effects import _jax
 from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
-from effects._model.wire import TOKEN_LENGTH, ProgramTraits, domain_number
+from effects._model.registry import domain_number
+from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.passes import others
 from effects.lowering.summary import Summary, summarize
@@ -215,10 +216,11 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     summary = summarize(jaxpr)
     keys = token_keys(summary.effects)
     _jax.need_devices([record_p, close_p])  # each process counts its own
-    # The domains of one program differ in the lowest bits of the stream, in the order of their keys.
-    tokens = {key: token if i == 0 else token + np.array([i, 0, 0, 0], np.uint32) for i, key in enumerate(keys)}
+    # Domains differ in the lowest bits of the stream.
+    numbers = {key: domain_number(key) for key in keys}
+    tokens = {key: token + np.array([i, 0, 0, 0], np.uint32) if i else token for key, i in numbers.items()}
     domains = {token_key(site.effect) for site in summary.handlers & summary.sites if site.effect.ordered}
-    handlers = {key: domain_number(key) for key in keys if key in domains}
+    handlers = {key: numbers[key] for key in keys if key in domains}
     tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}
     closes = bool(keys) and last_record_closes(jaxpr)
     tokens, outs = thread_tokens(jaxpr, tokens, args, BoundaryMarkers(closes=closes), once=True)

@@ -9,14 +9,14 @@ namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before, or the wire has other names.
 // effects/_model/native.py says which one Python expects.
-inline constexpr int kInterface = 36;
+inline constexpr int kInterface = 37;
 
 // Tokens
 
 // A token that counts. The same four numbers are the dependency inside the compiled program and the place of an effect
 // in program order.
 struct Token {
-  uint32_t stream; // thread number << kDomainBits | order domain's number within the program
+  uint32_t stream; // thread number << kDomainBits | order domain's number
   uint32_t epoch;  // number of the dispatch within the thread's stream
   uint32_t phase;  // grows when control enters or leaves a per-device region; odd inside of one
   uint32_t index;  // grows with every effect; in a per-device region from 0 on

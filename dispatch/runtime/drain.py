@@ -172,11 +172,11 @@ class Drain:
         for _ in range(2):  # the second time, functions that do not return keep nothing back
             native.fail_replies(MSG_PROCESS_ENDS)
             self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
-            for key, (run, items) in [*self.runs.items()]:
+            for key, (run, number, items) in [*self.runs.items()]:
                 for item in left_of(items):
                     discarded.add_item(item, self._sites.find)
                 if self.runs.pop(key, None) is not None:
-                    native.resume(run)
+                    native.resume(run, number)
         self.stop(patience)
         self.supervisor.stop()
         native.fail_replies(MSG_PROCESS_ENDS)
@@ -229,7 +229,7 @@ class Drain:
         batch: Any = self._direct.next_batch(wait_for_nested, nested)  # no `Batch` of `Item`s: to name them takes time
         if batch is None:
             return False, True, False
-        items, finished, forgotten, run, stopped = batch
+        items, finished, forgotten, run, number, stopped = batch
         # Looked up now: another thread may lead before all is replayed, and end these epochs.
         calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
         at, leads = 0, True
@@ -241,7 +241,7 @@ class Drain:
             self._end_epochs([each for each in finished if each[0] != run])
             finished = [each for each in finished if each[0] == run]
         if run is not None:
-            leads = self._replay_run(items, calls, at, run, finished, wait_for_nested)
+            leads = self._replay_run(items, calls, at, run, number, finished, wait_for_nested)
         elif forgotten:
             self._sites.forget(forgotten)
         self._batches += 1
@@ -287,12 +287,13 @@ class Drain:
         calls: list[tuple[Any, Site | None]],
         first: int,
         run: int,
+        number: int,
         finished: list[tuple[int, int, int]],
         wait_for_nested: WaitForNested,
     ) -> bool:
-        """Replays the items from `first` on, records of one thread's programs, which may run functions of the user's.
-        Returns whether we still lead."""
-        self.runs[id(items)] = run, items
+        """Replays the items from `first` on, records of one thread's programs and one order domain, which may run
+        functions of the user's. Returns whether we still lead."""
+        self.runs[id(items)] = run, number, items
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer = None
@@ -314,8 +315,8 @@ class Drain:
         suspended = self.runs.pop(id(items), None) is not None
         if finished:
             self._end_epochs(finished)
-        if suspended:  # last: once the thread is resumed its next epochs may end
-            native.resume(run)
+        if suspended:  # last: once the domain is resumed its next epochs may end
+            native.resume(run, number)
         if answer is not None:
             reply, result, by_device = answer
             if by_device:

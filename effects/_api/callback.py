@@ -16,7 +16,7 @@ from effects import _jax
 from effects._model.callback import HostCall, HostFunction, function_name
 from effects._model.filter import ALWAYS, choose
 from effects._model.primitive import bind_where, effect_p
-from effects._model.registry import PROGRAM, Effect, register_effect
+from effects._model.registry import PROGRAM, Effect, host_effect, register_effect
 from effects._model.site import Operand, Site, Where, stored_dtype, take_arguments, where_called
 
 MSG_CALLBACK_NOT_CALLABLE = (
@@ -82,6 +82,7 @@ def callback(
     first: int | None = None,
     min_seconds: float | None = None,
     when: Any = None,
+    effect: Effect | str | None = None,
     **kwargs: Any,
 ) -> Any:
     """Calls a Python function when the program reaches this point, in program order with prints and logs.
@@ -115,6 +116,8 @@ def callback(
         min_seconds: How many seconds must have passed since the last one that was made. So it depends on time.
         when: A boolean, which the program may compute: where it is false nothing is made, as in a `cond`.
             These six are for functions without results.
+        effect: A registered `fx.Effect`, or its name, in place of `callback`. Its order domain is then that of the
+            call: functions of other domains do not wait for this one, nor do their lines.
         **kwargs: Its keyword arguments, likewise.
 
     Returns:
@@ -157,11 +160,11 @@ def callback(
         results = tuple(result_type(shape, function.name, where) for shape in shapes)
     operands, leaves, arguments_tree = take_arguments(args, kwargs, "fx.callback", where)
     content = HostCall(function, results, tree, pass_record, vmap_method)
-    effect = CALLBACK if ordered else CALLBACK.unordered()
+    chosen = host_effect("fx.callback", where, effect, CALLBACK, ordered)
     asked = choose("fx.callback", where, level, logger, every, first, min_seconds)
     if results is not None and (asked != ALWAYS or when is not None):
         raise ValueError(MSG_FILTERED_RESULTS.format(name=function.name, where=where))
-    site = Site(effect, content, leaves, arguments_tree, where, per_shard=bool(per_shard), filter=asked)
+    site = Site(chosen, content, leaves, arguments_tree, where, per_shard=bool(per_shard), filter=asked)
     if results is None:
         bind_where(when, operands, site, "fx.callback")
         return None

@@ -21,7 +21,7 @@ from effects._model.filter import Filter, choose
 from effects._model.line import Line, check_format
 from effects._model.primitive import bind_where, effect_p
 from effects._model.record import Record
-from effects._model.registry import PROGRAM, Effect, register_effect
+from effects._model.registry import PROGRAM, Effect, host_effect, register_effect
 from effects._model.site import Operand, Site, Where, take_arguments, where_called
 
 MSG_PREDICATE = (
@@ -90,6 +90,7 @@ def check(
     first: int | None = None,
     min_seconds: float | None = None,
     when: Any = None,
+    effect: Effect | str | None = None,
     **kwargs: Any,
 ) -> None:
     """Checks that a predicate holds when the program reaches this point. If it does not, that is an error.
@@ -113,6 +114,7 @@ def check(
         first: How many failures are raised at most, on each device of a `jax.shard_map`.
         min_seconds: How many seconds must have passed since the last failure that was raised.
         when: A boolean, which the program may compute: where it is false nothing is checked.
+        effect: A registered `fx.Effect`, or its name, in place of `check`. Its order domain is then that of the check.
         **kwargs: Values for the format's named fields.
 
     Raises:
@@ -135,7 +137,8 @@ def check(
     """
     where = where_called()
     asked = choose("fx.check", where, level, logger, every, first, min_seconds)
-    check_at(where, predicate, fmt, args, kwargs, asked, when)
+    chosen = host_effect("fx.check", where, effect, CHECK, ordered=True)
+    check_at(where, predicate, fmt, args, kwargs, asked, when, chosen)
 
 
 def check_at(
@@ -146,12 +149,13 @@ def check_at(
     kwargs: dict[str, Any],
     asked: Filter = _FAILURE,
     when: Any = None,
+    effect: Effect = CHECK,
 ) -> None:
     """A check that stands at this line of the user's."""
     holds = truth_of(predicate, where, _all, "fx.check", "all of which must hold", "fx.check(x > 0, 'x = {}', x)")
     operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where, takes_objects=True)
     fmt, leaves, record_fields = check_format("fx.check", fmt, leaves, tree, where)
-    site = Site(CHECK, Check(fmt, record_fields=record_fields), leaves, tree, where, filter=asked)
+    site = Site(effect, Check(fmt, record_fields=record_fields), leaves, tree, where, filter=asked)
 
     if config.postmortem:
         fails = not holds if isinstance(holds, bool) else ~holds

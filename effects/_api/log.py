@@ -13,7 +13,7 @@ from effects._model.filter import LOGGER, choose
 from effects._model.line import line_of, write_lines
 from effects._model.primitive import bind_where
 from effects._model.record import Record, after_shard
-from effects._model.registry import PROGRAM, Effect, register_effect
+from effects._model.registry import PROGRAM, Effect, host_effect, register_effect
 from effects._model.site import MSG_TRACER_IN_TEXT, Site, holds_tracer, take_arguments, where_called
 from effects._model.text import Piece, Plan, Wrap, text_plan
 
@@ -139,6 +139,7 @@ def log(
     first: int | None = None,
     min_seconds: float | None = None,
     when: Any = None,
+    effect: Effect | str | None = None,
     **fields: Any,
 ) -> None:
     """Logs an event with fields when the program reaches this point, in program order.
@@ -162,6 +163,7 @@ def log(
         first: How many are logged at most, on each device of a `jax.shard_map`.
         min_seconds: How many seconds must have passed since the last one that was logged. So it depends on time.
         when: A boolean, which the program may compute: where it is false nothing is logged, as in a `cond`.
+        effect: A registered `fx.Effect`, or its name, in place of `log`. Its order domain is then that of the event.
         **fields: Pytrees of arrays; strings, numbers and None as they are.
 
     Raises:
@@ -188,8 +190,8 @@ def log(
         names = ", ".join(f"`{name}`" for name in taken)
         raise ValueError(MSG_LOG_FIELD.format(where=where, names=names, first=taken[0]))
     operands, leaves, tree = take_arguments((), fields, "fx.log", where)
-    effect = LOG if ordered else LOG.unordered()
+    chosen = host_effect("fx.log", where, effect, LOG, ordered)
     asked = choose("fx.log", where, level, logger, every, first, min_seconds)
     content = Event(event, asked.level, tuple(fields), asked.logger)
-    site = Site(effect, content, leaves, tree, where, per_shard=bool(per_shard), filter=asked)
+    site = Site(chosen, content, leaves, tree, where, per_shard=bool(per_shard), filter=asked)
     bind_where(when, operands, site, "fx.log")

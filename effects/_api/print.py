@@ -12,7 +12,7 @@ from effects import _jax
 from effects._model.filter import choose
 from effects._model.line import Line, check_format
 from effects._model.primitive import bind_where, effect_p
-from effects._model.registry import PROGRAM, Effect, register_effect
+from effects._model.registry import PROGRAM, Effect, host_effect, register_effect
 from effects._model.site import Site, take_arguments, where_called
 
 PRINT = register_effect(Effect("print", domain=PROGRAM))
@@ -31,6 +31,7 @@ def print(
     first: int | None = None,
     min_seconds: float | None = None,
     when: Any = None,
+    effect: Effect | str | None = None,
     **kwargs: Any,
 ) -> None:
     """Prints a line when the program reaches this point, in program order.
@@ -56,6 +57,7 @@ def print(
         first: How many are shown at most, on each device of a `jax.shard_map`.
         min_seconds: How many seconds must have passed since the last one that was shown. So it depends on time.
         when: A boolean, which the program may compute: where it is false nothing is shown, as in a `cond`.
+        effect: A registered `fx.Effect`, or its name, in place of `print`. Its order domain is then that of the line.
         **kwargs: Values for the format's named fields.
 
     Raises:
@@ -76,10 +78,10 @@ def print(
     where = where_called()
     operands, leaves, tree = take_arguments(args, kwargs, "fx.print", where, takes_objects=True)
     fmt, leaves, record_fields = check_format("fx.print", fmt, leaves, tree, where, per_shard)
-    effect = PRINT if ordered else PRINT.unordered()
     asked = choose("fx.print", where, level, logger, every, first, min_seconds)
     content = Line(fmt, record_fields=record_fields)
-    site = Site(effect, content, leaves, tree, where, per_shard=bool(per_shard), filter=asked)
+    chosen = host_effect("fx.print", where, effect, PRINT, ordered)
+    site = Site(chosen, content, leaves, tree, where, per_shard=bool(per_shard), filter=asked)
     bind_where(when, operands, site, "fx.print")
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import threading
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
 from effects import _jax
+from effects._model.wire import DOMAIN_BITS
 
 MSG_EFFECT_NAME = (
     "An effect was given the name {name!r}. An effect's name is a non-empty string. Write, say, `fx.Effect('ping')`."
@@ -30,6 +32,9 @@ MSG_EFFECT_ALLOWED_IN = (
 
 PROGRAM = "program"
 """The order domain that the built-in host effects share."""
+
+UNORDERED = "(unordered)"
+"""In place of a domain: of effects that have no order. Their tokens do not chain; what they return is joined."""
 
 ALLOWED_IN = ("control_flow", "custom_derivatives", "remat")
 """Where JAX asks whether an effect may appear."""
@@ -151,6 +156,21 @@ MSG_UNKNOWN_EFFECT = (
 )
 
 
+MSG_DOMAIN_NUMBER = (
+    "Effect {name!r} would bring in the order domain {domain!r}, which has the number {number} in tokens, as {other!r} "
+    "has. There are {count} numbers, and a domain gets its own from its name, so that all processes agree. Give the "
+    "effect another name, or an existing `domain`."
+)
+
+
+def domain_number(domain: str) -> int:
+    """The number of an order domain in tokens, the same in all programs and processes."""
+    if domain in (PROGRAM, UNORDERED):
+        return (PROGRAM, UNORDERED).index(domain)
+    digest = hashlib.blake2b(domain.encode(), digest_size=8).digest()
+    return 2 + int.from_bytes(digest, "little") % ((1 << DOMAIN_BITS) - 2)
+
+
 _effects: dict[str, Effect] = {}  # by name; written under the lock, never removed from
 _lock = threading.Lock()
 
@@ -175,19 +195,26 @@ def register_effect(effect: Effect) -> Effect:
     if not isinstance(effect, Effect):
         raise TypeError(MSG_NOT_AN_EFFECT.format(what=effect))
     with _lock:
-        known = _effects.setdefault(effect.name, effect)
-        if known is effect and effect.ordered:
-            domains = {PROGRAM, effect.name, *(other.domain for other in _effects.values() if other is not effect)}
-            if effect.domain not in domains:
-                del _effects[effect.name]
-                raise ValueError(
-                    MSG_UNKNOWN_DOMAIN.format(
-                        name=effect.name, domain=effect.domain, domains=", ".join(sorted(domains))
-                    )
-                )
+        if (known := _effects.get(effect.name)) is None:
+            _check_domain(effect)
+            known = _effects[effect.name] = effect
     if known != effect:
         raise ValueError(MSG_EFFECT_TAKEN.format(known=known, effect=effect, name=effect.name))
     return known
+
+
+def _check_domain(effect: Effect) -> None:
+    domains = {PROGRAM, *(other.domain for other in _effects.values())}
+    if effect.ordered and effect.domain not in domains | {effect.name}:
+        known = ", ".join(sorted(domains | {effect.name}))
+        raise ValueError(MSG_UNKNOWN_DOMAIN.format(name=effect.name, domain=effect.domain, domains=known))
+    number = domain_number(effect.domain)
+    for other in domains - {effect.domain}:
+        if domain_number(other) == number:
+            message = MSG_DOMAIN_NUMBER.format(
+                name=effect.name, domain=effect.domain, number=number, other=other, count=1 << DOMAIN_BITS
+            )
+            raise ValueError(message)
 
 
 def registered_effects() -> Mapping[str, Effect]:
@@ -199,6 +226,40 @@ def registered_effects() -> Mapping[str, Effect]:
         True
     """
     return MappingProxyType(_effects)
+
+
+MSG_EFFECT_OF_CALL = (
+    "`{call}` at {where} was given the effect {effect}. An effect is registered before it is used; known are {known}. "
+    "Write `fx.register_effect(fx.Effect('ping'))`, and pass that, or its name."
+)
+MSG_EFFECT_ON_DEVICE = (
+    "`{call}` at {where} was given the effect `{effect}`, which happens on devices. What `{call}` does happens on the "
+    "host. Pass an effect of `kind='host'`."
+)
+MSG_EFFECT_UNORDERED = (
+    "`{call}` at {where} was given the effect `{effect}`, which has no order. The call has one unless it says otherwise. "
+    "Pass `ordered=False`, or an effect with an order."
+)
+
+
+def named_effect(call: str, where: object, effect: object) -> Effect:
+    """The registered effect that a call at this line names, by itself, without its order, or by its name."""
+    name = effect.name if isinstance(effect, Effect) else effect
+    known = _effects.get(name) if isinstance(name, str) else None
+    if known is None or (isinstance(effect, Effect) and effect not in (known, known.unordered())):
+        names = ", ".join(sorted(_effects))
+        raise ValueError(MSG_EFFECT_OF_CALL.format(call=call, where=where, effect=repr(effect), known=names))
+    return effect if isinstance(effect, Effect) else known
+
+
+def host_effect(call: str, where: object, effect: object, own: Effect, ordered: bool) -> Effect:
+    """The effect of a call at this line: the one that it names, or its `own` if that is None."""
+    chosen = own if effect is None else named_effect(call, where, effect)
+    if chosen.kind != "host":
+        raise ValueError(MSG_EFFECT_ON_DEVICE.format(call=call, where=where, effect=chosen.name))
+    if ordered and not chosen.ordered:
+        raise ValueError(MSG_EFFECT_UNORDERED.format(call=call, where=where, effect=chosen.name))
+    return chosen if ordered else chosen.unordered()
 
 
 def effect_names(effects: object) -> frozenset[str]:

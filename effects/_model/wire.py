@@ -5,7 +5,6 @@ it, in the same order as `dispatch/native/python/wire.cc` hands it out.
 """
 
 import enum
-import hashlib
 import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -56,7 +55,7 @@ def step_numbers(step: TokenStep, length: int) -> tuple[list[int], list[int]]:
 
 
 DOMAIN_BITS = _numbers["domain_bits"]
-"""How many bits of the stream number the order domain within its program; the rest number the thread."""
+"""How many bits of the stream number the order domain; the rest number the thread."""
 PLACED_THREAD, PLAIN_THREAD = _numbers["placed_thread"], _numbers["plain_thread"]
 """In place of a thread's number: of tokens that lie on devices for program after program, and of the plain stream."""
 FIRST_NESTED_THREAD = 1 << 23
@@ -185,11 +184,6 @@ CUSTOM_CALL_STATE = "effects_custom_call"
 """The names under which XLA knows what a loaded program keeps of a call; native code has the types alone."""
 
 
-def domain_number(domain: str) -> int:
-    """An order domain, where programs need a number of it that is the same in all of them and in all processes."""
-    return int.from_bytes(hashlib.blake2b(domain.encode(), digest_size=8).digest(), "little") >> 1
-
-
 class ProgramTraits(NamedTuple):
     """What is known of a program's effects. Every call returns it, beside the output token."""
 
@@ -210,7 +204,8 @@ class Batch(NamedTuple):
     items: list[Any]  # `Item`s
     finished: list[tuple[int, int, int]]  # runs of epochs that have ended: (thread, first, count)
     forgotten: list[int]  # sites of which no record will come
-    run: int | None  # the thread that is suspended while its records are replayed; None: none is for Python
+    run: int | None  # the thread whose records it has for Python; None: it has none
+    run_number: int  # of these: their order domain is suspended until `native.resume(run, run_number)`
     stopped: bool  # the drain is to end
 
 

@@ -13,7 +13,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.print import PRINT
 from effects._model.filter import NO_LEVEL
-from effects._model.registry import Effect, registered_effects
+from effects._model.registry import Effect, named_effect
 from effects._model.site import Operand, Site, Where, flat_arguments, where_called
 from effects.extensions.custom_calls.message import Message
 from effects.extensions.custom_calls.primitive import custom_call_p
@@ -104,10 +104,6 @@ MSG_CUSTOM_ALIAS = (
 MSG_CUSTOM_ALIASES = (
     "`fx.custom_call` at {where} was given {given} as `input_output_aliases`. It says which operand is the memory of "
     "which result, both counted in flat order from 0. Pass a dictionary, say `{{0: 0}}`."
-)
-MSG_CUSTOM_EFFECT = (
-    "`fx.custom_call` at {where} was given the effect {effect}. An effect is registered before it is used; known are "
-    "{known}. Write `fx.register_effect(fx.Effect('ping', kind='device'))`, and pass that."
 )
 MSG_CUSTOM_VMAP_METHOD = (
     "`fx.custom_call` at {where} was given the vmap_method {given!r}. It says how a handler is called for many lanes. "
@@ -213,19 +209,7 @@ _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broa
 
 
 def _effect_of(effect: Any, where: Where) -> Effect | None:
-    if effect is None:
-        return None
-    known = registered_effects()
-    name = effect.name if isinstance(effect, Effect) else effect
-    if not isinstance(name, str) or name not in known or (isinstance(effect, Effect) and not _is_form_of(effect)):
-        given = errors.shown(effect)
-        raise ValueError(MSG_CUSTOM_EFFECT.format(where=where, effect=given, known=", ".join(sorted(known))))
-    return effect if isinstance(effect, Effect) else known[name]
-
-
-def _is_form_of(effect: Effect) -> bool:
-    known = registered_effects()[effect.name]
-    return effect in (known, known.unordered())
+    return None if effect is None else named_effect("fx.custom_call", where, effect)
 
 
 def _site(target: str, effect: Effect | None, where: Where) -> Site:

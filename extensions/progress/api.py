@@ -20,6 +20,7 @@ from effects._model.filter import ALWAYS, Filter, choose
 from effects._model.line import fill
 from effects._model.primitive import bind_where
 from effects._model.record import Record
+from effects._model.registry import Effect, host_effect
 from effects._model.site import Site, Where, holds_tracer, is_array, take_arguments, where_called
 from effects._model.wire import EPOCH, PHASE, PLAIN_THREAD, STREAM, in_region, thread_of
 from effects.dispatch.runtime.outputs import Output
@@ -118,7 +119,7 @@ class Progress:
         description: str,
         every: int | None,
         lanes: str,
-        ordered: bool,
+        effect: Effect,
         call: str,
         where: Where,
         asked: Filter = ALWAYS,
@@ -139,7 +140,7 @@ class Progress:
             raise ValueError(MSG_LANES.format(call=call, where=where, value=errors.shown(lanes)))
         self.total: Any = total
         self.every: int | None = None if every is None else int(every)
-        self._effect = PROGRESS if ordered else PROGRESS.unordered()
+        self._effect = effect
         self._description, self._lanes, self._bar = description, lanes, str(where)
         self._asked, self._when = asked, when
 
@@ -214,6 +215,7 @@ def progress(
     first: int | None = None,
     min_seconds: float | None = None,
     when: Any = None,
+    effect: Effect | str | None = None,
 ) -> Progress:
     """A bar that loops inside compiled programs drive, and that other code may drive too.
 
@@ -235,6 +237,7 @@ def progress(
         first: How often the program says how far it is at most, on each device of a `jax.shard_map`.
         min_seconds: How many seconds must have passed since it last did. So the last step may be missing.
         when: A boolean, which the program may compute: where it is false no step is shown.
+        effect: A registered `fx.Effect`, or its name, in place of `progress`. Its order domain is then theirs.
 
     Returns:
         The bar; `update(done, **metrics)` says how many steps are done, and what stands behind the bar.
@@ -258,7 +261,8 @@ def progress(
     """
     where = where_called()
     asked = choose("fx.progress", where, level, logger, None, first, min_seconds)
-    return Progress(total, description, every, lanes, ordered, "fx.progress", where, asked, when)
+    chosen = host_effect("fx.progress", where, effect, PROGRESS, ordered)
+    return Progress(total, description, every, lanes, chosen, "fx.progress", where, asked, when)
 
 
 def _take_metric(x: Any, where: Where, name: str) -> Any:

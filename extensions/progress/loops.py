@@ -13,6 +13,7 @@ from jax import lax
 from effects import _jax
 from effects._model.after import after
 from effects._model.site import Where, where_called
+from effects.extensions.progress import PROGRESS
 from effects.extensions.progress.api import Progress
 
 Lanes = Literal["slowest", "each"]
@@ -22,7 +23,7 @@ class _Loop:
     """The bar of a loop, and the user's line that began it."""
 
     def __init__(self, call: str, where: Where, total: Any, description: str, every: int | None, lanes: Lanes):
-        self.bar = Progress(total, description, every, lanes, True, call, where)
+        self.bar = Progress(total, description, every, lanes, PROGRESS, call, where)
         self._where = where
 
     def says(self, done: Any, carry: Any) -> None:

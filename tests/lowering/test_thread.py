@@ -194,7 +194,7 @@ def test_unordered_print_takes_no_place_in_the_chain():
 
     text = fx.jit(program).lower(1.0).as_text()
     records = re.findall(r"(%\w+) = stablehlo\.custom_call @effects_record\((%\w+),", text)
-    assert len(records) == 3 and {token for _, token in records} == {"%arg0"}
+    assert len(records) == 3 and len({token for _, token in records}) == 1
     assert text.count("stablehlo.maximum") == 3
 
 

@@ -19,7 +19,7 @@ uint32_t TakeQuestion() {
     const Batch batch = drain().next_batch(kPatience);
     uint32_t asked = 0;
     for (const Item &item : batch.items) asked = item.reply != 0 ? item.reply : asked;
-    if (batch.run != Batch::kNoRun) drain().resume(batch.run);
+    if (batch.run != Batch::kNoRun) drain().resume(batch.run, batch.run_number);
     if (asked != 0) return asked;
   }
 }
@@ -103,7 +103,7 @@ TEST(test_full_ring_while_a_callback_waits_for_the_stream) {
         if (batch.run == Batch::kNoRun) continue;
         wake_up().offer();
         StandIn_Synchronize(device.stream);
-        drain().resume(batch.run);
+        drain().resume(batch.run, batch.run_number);
         leads = wake_up().reclaim();
       }
     }

@@ -340,7 +340,7 @@ std::vector<std::string> Play(const std::vector<std::function<void()>> &programs
         replies().answer(header.reply, {{{numbers, sizeof numbers}, {nullptr, 0}}, {}});
       });
     }
-    if (batch.run != Batch::kNoRun) drain().resume(batch.run);
+    if (batch.run != Batch::kNoRun) drain().resume(batch.run, batch.run_number);
     ended += batch.finished.size();
   }
   for (std::thread &thread : threads) thread.join();

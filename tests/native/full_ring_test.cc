@@ -46,7 +46,7 @@ public:
           if (header.kind == Kind::kOrdered)
             seen.push_back(std::to_string(header.token.index) + "@" + std::to_string(header.device));
         });
-      if (batch.has_run()) drain.resume(batch.run);
+      if (batch.has_run()) drain.resume(batch.run, batch.run_number);
       for (const Finished &one : batch.finished) finished = finished || one.thread == 1;
     }
     return seen;

@@ -115,7 +115,7 @@ TEST(test_run_with_which_an_epoch_ends_is_waited_for) {
     const uint32_t second = first == 1 ? kPlainThread : 1;
     const auto name = [](uint32_t thread) { return thread == 1 ? std::string("1") : std::string("plain"); };
     Play play;
-    play.order.restrict_to(first);
+    play.order.restrict_to(first, 0);
     for (const uint32_t thread : {first, second}) {
       play.open(thread, 0);
       play.record(thread, 0, 0);
@@ -124,12 +124,12 @@ TEST(test_run_with_which_an_epoch_ends_is_waited_for) {
     play.advance_to_the_end();
     CHECK_SEEN(play.take(), {name(first) + ".0.0.0", "end " + name(first) + ".0"});
     play.order.lift_restriction();
-    play.order.suspend(first);
+    const uint64_t run = play.order.suspend(first, 0);
     play.order.hold(1); // the host's hold has nothing to do with the run
     play.order.let_go(1);
     play.advance_to_the_end();
     CHECK_SEEN(play.take(), {});
-    play.order.resume(first);
+    play.order.resume(first, run);
     play.advance_to_the_end();
     CHECK_SEEN(play.take(), {name(second) + ".0.0.0", "end " + name(second) + ".0"});
     CheckAllEnded(play);
@@ -146,7 +146,7 @@ TEST(test_suspended_plain_stream) {
   play.pass(kPlainPatience);
   play.advance();
   CHECK_SEEN(play.take(), {"plain.0.0.0"});
-  play.order.suspend(kPlainThread);
+  const uint64_t run = play.order.suspend(kPlainThread, 0);
   play.open(2, 0);
   play.plain(1);
   play.record(1, 0, 0);
@@ -154,9 +154,9 @@ TEST(test_suspended_plain_stream) {
   play.pass(2 * kPlainPatience);
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"1.0.0.0"});
-  play.order.resume(kPlainThread);
+  play.order.resume(kPlainThread, run);
   play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"end plain.0", "plain.1.0.0", "end plain.1", "2.0.0.0"});
+  CHECK_SEEN(play.take(), {"end plain.0", "2.0.0.0", "plain.1.0.0", "end plain.1"});
 }
 
 // A plain record whose answer a device has awaited for long passes functions that run for plain epochs, with those
@@ -165,7 +165,7 @@ TEST(test_awaited_plain_record_passes_functions) {
   Play play;
   play.plain(0);
   CHECK_SEEN(play.take(), {"plain.0.0.0"});
-  play.order.suspend(kPlainThread);
+  const uint64_t run = play.order.suspend(kPlainThread, 0);
   play.plain(1);
   play.plain(2, /*reply=*/5);
   play.plain(3);
@@ -173,13 +173,13 @@ TEST(test_awaited_plain_record_passes_functions) {
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {});
   play.pass(std::chrono::nanoseconds(1));
-  play.order.restrict_to(1);
+  play.order.restrict_to(1, 0);
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {});
   play.order.lift_restriction();
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"plain.1.0.0", "plain.2.0.0"});
-  play.order.resume(kPlainThread);
+  play.order.resume(kPlainThread, run);
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"end plain.0", "end plain.1", "end plain.2", "plain.3.0.0", "end plain.3"});
   CheckAllEnded(play);
@@ -193,10 +193,10 @@ TEST(test_releasable_plain_records) {
   play.open(kPlainThread, 1);
   const auto plain = [&](uint32_t epoch) { return play.order.releasable(Header(kPlainThread, epoch, 0)); };
   CHECK(plain(0) && !plain(1) && !play.order.releasable(Header(1, 0, 0)));
-  play.order.suspend(kPlainThread);
+  const uint64_t run = play.order.suspend(kPlainThread, 0);
   CHECK(!plain(0));
-  play.order.resume(kPlainThread);
-  play.order.restrict_to(1);
+  play.order.resume(kPlainThread, run);
+  play.order.restrict_to(1, 0);
   CHECK(!plain(0));
   play.order.lift_restriction();
   play.order.fail(kPlainThread, 0);

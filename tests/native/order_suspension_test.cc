@@ -17,15 +17,14 @@ namespace {
 using check::MakeToken;
 using check::Random;
 
-// A suspended stream releases nothing in order, neither what is parked nor what comes, and none of its epochs ends,
-// until it is resumed as often as it was held; other streams go on.
+// A suspended domain releases nothing, neither what is parked nor what comes, and the host hears of the end of none of
+// its epochs, until it is resumed as often as it was suspended; other streams go on.
 TEST(test_suspended_stream_waits_for_its_resumption) {
   Play play;
   play.open(1, 0);
   play.open(2, 0);
   play.record(1, 0, 1);
-  play.order.suspend(1);
-  play.order.suspend(1);
+  const uint64_t runs[] = {play.order.suspend(1, 0), play.order.suspend(1, 0)};
   CHECK(play.order.any_suspended());
   CHECK(play.record(1, 0, 0));
   play.close(1, 0, {{0, 2}});
@@ -33,11 +32,11 @@ TEST(test_suspended_stream_waits_for_its_resumption) {
   play.close(2, 0, {{0, 1}});
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"2.0.0.0", "end 2.0"});
-  play.order.resume(1);
+  play.order.resume(1, runs[1]);
   CHECK(play.order.any_suspended());
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {});
-  play.order.resume(1);
+  play.order.resume(1, runs[0]);
   CHECK(!play.order.any_suspended());
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"1.0.0.0", "1.0.0.1", "end 1.0"});
@@ -48,12 +47,12 @@ TEST(test_suspended_stream_waits_for_its_resumption) {
 TEST(test_unordered_record_passes_its_suspended_stream) {
   Play play;
   play.open(1, 0);
-  play.order.suspend(1);
+  play.order.suspend(1, 0);
   play.unordered(1, 0, 4);
   CHECK_SEEN(play.take(), {"u1.0.0.4"});
 }
 
-// An epoch that is complete, or has failed, does not end while its stream is suspended, and ends when it is resumed.
+// The host does not hear that an epoch is complete, or has failed, while a domain of its stream is suspended.
 TEST(test_suspended_epoch_does_not_end) {
   for (bool fails : {false, true}) {
     Play play;
@@ -61,7 +60,7 @@ TEST(test_suspended_epoch_does_not_end) {
     play.open(1, 1);
     play.record(1, 0, 0);
     CHECK_SEEN(play.take(), {"1.0.0.0"});
-    play.order.suspend(1);
+    const uint64_t run = play.order.suspend(1, 0);
     if (fails)
       play.order.fail(1, 0);
     else
@@ -70,10 +69,73 @@ TEST(test_suspended_epoch_does_not_end) {
     play.advance_to_the_end();
     CHECK_SEEN(play.take(), {});
     CHECK_EQ(play.order.open_epochs(), size_t{2});
-    play.order.resume(1);
+    play.order.resume(1, run);
     play.advance_to_the_end();
     CHECK_SEEN(play.take(), {"end 1.0", "end 1.1"});
   }
+}
+
+// Other domains of a suspended one go on, in its epoch and in those behind, each as far as its own records are there.
+// The host hears of ends in the order of epochs, and of none whose records a run may have.
+TEST(test_other_domains_go_on) {
+  for (bool fails : {false, true}) {
+    Play play;
+    for (uint32_t epoch : {0, 1, 2}) play.open(1, epoch);
+    play.record(1, 0, 0, 7);
+    CHECK_SEEN(play.take(), {"1.0.7.0"});
+    const uint64_t slow = play.order.suspend(1, 7);
+    play.record(1, 0, 1, 7);
+    play.record(1, 0, 0, 8);
+    CHECK_SEEN(play.take(), {"1.0.8.0"});
+    play.record(1, 1, 0, 8); // not before it is known that the epoch ahead has no more
+    play.record(1, 1, 0, 7);
+    play.record(1, 2, 0, 8);
+    play.advance_to_the_end();
+    CHECK_SEEN(play.take(), {});
+    if (fails)
+      play.order.fail(1, 0);
+    else
+      play.close(1, 0, {{7, 2}, {8, 1}});
+    play.close(1, 1, {{7, 1}, {8, 2}}); // a record is still to come
+    play.close(1, 2, {{8, 1}});
+    play.advance_to_the_end();
+    CHECK_SEEN(play.take(), {"1.1.8.0"});
+    play.record(1, 1, 1, 8);
+    play.advance_to_the_end();
+    CHECK_SEEN(play.take(), {"1.1.8.1", "1.2.8.0"});
+    play.order.resume(1, slow);
+    play.advance();
+    CHECK_SEEN(play.take(), {"1.0.7.1", "end 1.0", "1.1.7.0", "end 1.1", "end 1.2"});
+    CheckAllEnded(play);
+  }
+}
+
+// An epoch that ends while runs are under way waits for these, and for none that begins later.
+TEST(test_end_waits_for_earlier_runs) {
+  Play play;
+  for (uint32_t epoch : {0, 1}) play.open(1, epoch);
+  play.record(1, 0, 0, 7);
+  const uint64_t first = play.order.suspend(1, 7);
+  play.order.restrict_to(1, 8); // the batch has the second run, in which the epoch ends
+  play.record(1, 0, 0, 8);
+  play.close(1, 0, {{7, 1}, {8, 1}});
+  play.advance_to_the_end();
+  play.order.lift_restriction();
+  const uint64_t second = play.order.suspend(1, 8);
+  play.order.resume(1, first);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"1.0.7.0", "1.0.8.0"});
+  const uint64_t third = play.order.suspend(1, 7);
+  play.order.resume(1, second);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"end 1.0"});
+  play.close(1, 1, {{7, 0}});
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {});
+  play.order.resume(1, third);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"end 1.1"});
+  CheckAllEnded(play);
 }
 
 // While there is only one stream, nothing in order leaves the others, plain effects included; then everything does.
@@ -81,7 +143,7 @@ TEST(test_only_one_stream) {
   Play play;
   play.open(1, 0); // dispatch 1
   play.open(2, 0); // dispatch 2
-  play.order.restrict_to(1);
+  play.order.restrict_to(1, 0);
   play.plain(0); // dispatch 3
   play.record(2, 0, 0);
   play.close(2, 0, {{0, 1}});
@@ -90,8 +152,7 @@ TEST(test_only_one_stream) {
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"1.0.0.0", "end 1.0"});
   play.order.lift_restriction();
-  play.order.suspend(1); // as for its run
-  play.order.resume(1);
+  play.order.resume(1, play.order.suspend(1, 0)); // as for its run
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"2.0.0.0", "end 2.0", "plain.0.0.0", "end plain.0"});
   CheckAllEnded(play);

@@ -88,7 +88,7 @@ double BenchDrained(size_t size, bool text) {
     });
     for (bool ended = false; !ended;) {
       const Batch batch = drain.next_batch(std::chrono::milliseconds(50));
-      if (batch.has_run()) drain.resume(batch.run); // its records are not replayed
+      if (batch.has_run()) drain.resume(batch.run, batch.run_number); // its records are not replayed
       ended = !batch.finished.empty();
     }
     best = std::min(best, Nanoseconds(Clock::now() - start, kRecords));

@@ -219,7 +219,7 @@ TEST(test_skips_of_devices_in_a_region) {
         seen.push_back(std::to_string(header.token.epoch) + "." + std::to_string(header.token.index) + "@" +
                        std::to_string(header.device));
       });
-    if (batch.has_run()) drain.resume(batch.run);
+    if (batch.has_run()) drain.resume(batch.run, batch.run_number);
     finished += batch.finished.size();
   }
   for (std::thread &device : devices) device.join();

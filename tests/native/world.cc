@@ -224,7 +224,7 @@ Batch World::step(std::chrono::milliseconds patience) {
 
 void World::resume(const Batch &batch) {
   CHECK(batch.run != Batch::kNoRun);
-  drain.resume(batch.run);
+  drain.resume(batch.run, batch.run_number);
 }
 
 Batch World::play(std::chrono::milliseconds patience) {
@@ -254,10 +254,10 @@ void World::see(const Item &item, Kind kind, const Token &token) {
     ++unordered_seen;
     return;
   }
-  CHECK(token.epoch >= seen.epoch);
-  if (token.epoch != seen.epoch) seen.next.clear();
-  seen.epoch = token.epoch;
-  uint32_t &next = seen.next[token.stream];
+  auto &[epoch, next] = seen.next[DomainOf(token)];
+  CHECK(token.epoch >= epoch);
+  if (token.epoch != epoch) next = 0;
+  epoch = token.epoch;
   if (publisher.when_full.load() == WhenFull::kWait && !gaps_allowed)
     CHECK_EQ(token.index, next);
   else

@@ -106,9 +106,9 @@ public:
 
 private:
   struct Seen {
-    uint32_t epoch = 0;                // of the last ordered record
-    uint32_t ended = 0;                // how many epochs have
-    std::map<uint32_t, uint32_t> next; // by stream
+    uint32_t ended = 0; // how many epochs have
+    std::map<uint32_t, std::pair<uint32_t, uint32_t>>
+        next; // by domain: the epoch of its last record, and the next index
   };
   void see(const Item &item, Kind kind, const Token &token);
   Seen &seen_of(uint32_t thread);

@@ -10,6 +10,7 @@ from tests.oracle.expressions import Name
 from tests.oracle.jax_ import IDENTITIES, WRAPPERS
 from tests.oracle.language import (
     ACTIONS,
+    DOMAINS,
     EFFECTS,
     REGISTERS,
     RESULT_TYPES,
@@ -65,7 +66,9 @@ class Generator(Leaves):
                 self.leaves += [self.jax_sync] * 2
         self.has_native = "native" in features
         if words != "queued" and self.has_native:
-            self.leaves += [*[self.native] * 2, self.native_unordered, *[self.apart] * 2]
+            self.leaves += [*[self.native] * 2, self.native_unordered, self.apart, self.apart_print]
+            if words != "prints" and "callback" in features:
+                self.leaves += [self.queued_apart]
         self.fails = failure != "none" and draw.integer(0, 1) == 1
         self.nests: list[Callable[[Place], Statement]] = [
             *[self.cond] * 3,
@@ -270,7 +273,7 @@ KINDS = frozenset(
         *(f"results_{structure}" for structure in ("leaf", "tuple", "tree")),
         *(f"result_{dtype}" for dtype in RESULT_TYPES),
         *(f"returns_{form}" for form in ("numpy", "python", "jax")),
-        *(f"fails_{kind}" for kind in EFFECTS if {"queued", "sync", "io"} & {*kind.split("_")}),
+        *(f"fails_{kind}" for kind in EFFECTS.keys() - DOMAINS if {"queued", "sync", "io"} & {*kind.split("_")}),
         *("assign", "optimization_barrier", "associative_scan", "map", "call", "call_dropped", "dropped_result"),
         *("fori_static", "fori_dynamic", "while", "while_test", "cond", "switch", "scan", "scan_reverse"),
         *("filtered_every", "filtered_first", "filtered_once", "filtered_when", *(f"action_{s}" for s in SWITCHES)),

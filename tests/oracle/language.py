@@ -34,11 +34,13 @@ EFFECTS: Mapping[str, bool] = {
     "native": True,
     "native_unordered": False,
     "apart": True,
+    "apart_print": True,
     "log": True,
     "log_unordered": False,
     "check": True,
     "queued": True,
     "queued_unordered": False,
+    "queued_apart": True,
     "sync": True,
     "sync_unordered": False,
     "print_grad": True,
@@ -53,10 +55,13 @@ EFFECTS: Mapping[str, bool] = {
     "async_x": True,
 }
 
-PRINTS = ("ordered", "unordered", "filtered", "native", "native_unordered", "apart", "jax_print", "jax_print_ordered")
+PRINTS = (
+    *("ordered", "unordered", "filtered", "native", "native_unordered", "apart", "apart_print"),
+    *("jax_print", "jax_print_ordered"),
+)
 
 PROGRAM_DOMAIN = "program"
-DOMAINS: Mapping[str, str] = {"apart": "oracle.apart"}
+DOMAINS: Mapping[str, str] = dict.fromkeys(("apart", "apart_print", "queued_apart"), "oracle.apart")
 """Kind -> the order domain of its effects, where it is not that of all others. Domains know nothing of each other."""
 
 # What a callback may do besides writing its line -> the lines that come of it. In these, `label` is the callback's,

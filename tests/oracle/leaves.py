@@ -62,7 +62,7 @@ class Leaves:
 
     def effect(self, place: Place, kind: str) -> Statement:
         # The handler of a custom call takes whole numbers.
-        is_native = kind in DOMAINS or kind.startswith("native")
+        is_native = kind == "apart" or kind.startswith("native")
         chain = (Chain(),) * (not is_native and self.draw.integer(0, 5) == 5)
         return Effect(kind, self.label(), self.operands(place) + chain)
 
@@ -93,6 +93,9 @@ class Leaves:
     def apart(self, place: Place) -> Statement:
         return self.effect(place, "apart")
 
+    def apart_print(self, place: Place) -> Statement:
+        return self.effect(place, "apart_print")
+
     def jax_print(self, place: Place) -> Statement:
         return self.effect(place, "jax_print")
 
@@ -115,14 +118,14 @@ class Leaves:
         has_record = "record" in self.features and not kind.startswith("jax_")
         pass_record = has_record and self.draw.integer(0, 3) == 3
         actions: tuple[str, ...] = ()
-        if "nested" in self.features and self.draw.integer(0, 2) == 2:
+        if kind not in DOMAINS and "nested" in self.features and self.draw.integer(0, 2) == 2:
             actions = tuple(self.draw.choice(tuple(ACTIONS)) for _ in range(self.draw.choice((1, 1, 2, 3))))
         if "switches" in self.features and kind == "sync" and self.draw.integer(0, 3) == 3:
             actions = (*actions, self.draw.choice(SWITCHES))
-        ordered = EFFECTS[kind] and not (place.lanes and kind in ("sync", "jax_sync"))
+        ordered = EFFECTS[kind] and kind not in DOMAINS and not (place.lanes and kind in ("sync", "jax_sync"))
         remembers = ordered and self.failure != "loose" and self.draw.integer(0, 1) == 1
         fails_at = 0
-        may_fail = (self.failure == "loose") == (kind == "sync_unordered")
+        may_fail = kind not in DOMAINS and (self.failure == "loose") == (kind == "sync_unordered")
         if self.fails and may_fail:
             self.fails = False
             fails_at = self.draw.choice((1, 1, 2, 3))
@@ -134,6 +137,9 @@ class Leaves:
 
     def queued_unordered(self, place: Place) -> Statement:
         return self.callback(place, "queued_unordered")
+
+    def queued_apart(self, place: Place) -> Statement:
+        return self.callback(place, "queued_apart")
 
     def sync(self, place: Place, kind: str = "sync") -> Statement:
         structure = self.draw.choice(("leaf", "leaf", "tuple", "tree"))

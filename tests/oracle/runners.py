@@ -72,8 +72,12 @@ def library() -> Runner:
     import effects as fx
     from effects import _jax
 
-    def emit(ordered: bool) -> Callable[[str, tuple[Any, ...]], None]:
-        return lambda label, operands: fx.print(" ".join([label, *["{}"] * len(operands)]), *operands, ordered=ordered)
+    def emit(ordered: bool, effect: str = "print") -> Callable[[str, tuple[Any, ...]], None]:
+        def emit(label: str, operands: tuple[Any, ...]) -> None:
+            fmt = " ".join([label, *["{}"] * len(operands)])
+            fx.print(fmt, *operands, ordered=ordered, effect=effect)
+
+        return emit
 
     def per_shard(label: str, operands: tuple[Any, ...]) -> None:
         fx.print(" ".join([label, "{device} {index}", *["{}"] * len(operands)]), *operands, per_shard=True)
@@ -82,6 +86,8 @@ def library() -> Runner:
     fx.register_custom_call("oracle.fold", (build_handlers(), "fold"))
 
     apart = fx.register_effect(fx.Effect(DOMAINS["apart"]))
+    for kind in ("apart_print", "queued_apart"):
+        fx.register_effect(fx.Effect(kind, domain=DOMAINS[kind]))
 
     # Lines of other loggers have other filters, so that each case counts from the beginning.
     numbers = itertools.count()
@@ -166,6 +172,7 @@ def library() -> Runner:
             "native": native(True),
             "native_unordered": native(False),
             "apart": native(True, apart),
+            "apart_print": emit(True, effect="apart_print"),
             "jax_print": jax_print,
             "jax_print_ordered": functools.partial(jax_print, ordered=True),
             "jax_per_shard": functools.partial(jax_print, partitioned=True),

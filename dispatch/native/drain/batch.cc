@@ -1,9 +1,17 @@
 #include "batch.h"
 
+#include <cstring>
 #include <utility>
 
 namespace effects {
 namespace {
+
+// The header of the first of an item's records.
+RecordHeader HeaderOf(const Item &item) {
+  RecordHeader header;
+  std::memcpy(&header, item.data.data(), sizeof header);
+  return header;
+}
 
 // Whether the last of the items takes more records of this epoch.
 bool Continues(const Item &item, const EpochInfo &info) {
@@ -39,18 +47,19 @@ void BatchBuilder::begin(Batch &batch) {
       rest.push_back(std::move(item));
       continue;
     }
-    if (item.kind != ItemKind::kText && !batch.has_run()) begin_run(batch, item.info.thread);
+    if (item.kind != ItemKind::kText && !batch.has_run())
+      begin_run(batch, item.info.thread, DomainOf(HeaderOf(item).token));
     if (item.reply != 0) close_run();
     batch.items.push_back(std::move(item));
   }
   carried_ = std::move(rest);
 }
 
-void BatchBuilder::end(const Batch &batch) {
+void BatchBuilder::end(Batch &batch) {
   if (!batch.has_run()) return;
   run_closed_ = false;
   order_.lift_restriction();
-  order_.suspend(batch.run);
+  batch.run_number = order_.suspend(batch.run, batch.domain);
 }
 
 void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
@@ -59,7 +68,7 @@ void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&p
   const bool native = !callback && info.sink != 0 && !python_sees_all_.load(std::memory_order_relaxed);
   const Plan *const plan = native ? plan_of(header.site) : nullptr;
   // Handlers, like callbacks, are functions of the user's.
-  if (plan == nullptr && !batch.has_run()) begin_run(batch, info.thread);
+  if (plan == nullptr && !batch.has_run()) begin_run(batch, info.thread, DomainOf(header.token));
   // The functions of one thread must not delay the records of another: what is unordered goes into the next batch.
   const bool carry = must_carry(batch, info.thread);
   auto &items = carry ? carried_ : batch.items;
@@ -111,17 +120,18 @@ void BatchBuilder::append_record(std::vector<Item> &items, const RecordHeader &h
   bytes_ += sizeof header + header.payload_size;
 }
 
-// The batch has records for Python of this thread's programs. It ends with them.
-void BatchBuilder::begin_run(Batch &batch, uint32_t thread) {
+// The batch has records for Python of this thread's programs and this domain. It ends with them.
+void BatchBuilder::begin_run(Batch &batch, uint32_t thread, uint32_t domain) {
   batch.run = thread;
-  order_.restrict_to(thread);
+  batch.domain = domain;
+  order_.restrict_to(thread, domain);
 }
 
 // What comes last in the batch is waited for. Its answer lets a program go on, which must not wait for what the batch
 // holds.
 void BatchBuilder::close_run() {
   run_closed_ = true;
-  order_.restrict_to(kNoThread);
+  order_.let_none_leave();
 }
 
 bool BatchBuilder::must_carry(const Batch &batch, uint32_t thread) const {

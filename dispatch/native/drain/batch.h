@@ -1,8 +1,9 @@
 // Turns records that leave into a batch: text where native code formats them, bytes where Python must see them.
 //
 // Records for Python may run functions of the user's, or of handlers, which may wait for anything. So a batch has those
-// of one thread's programs: its run. It ends with them, and the thread's stream is suspended until they have been
-// replayed. What is unordered and comes behind the run is carried over to the next batch.
+// of one thread's programs and one order domain: its run. It ends with them, and this domain of the thread's stream is
+// suspended until they have been replayed. What is unordered and comes behind the run is carried over to the next
+// batch.
 //
 // The leader of the drain alone calls everything here, except for show_python().
 #pragma once
@@ -42,7 +43,9 @@ struct Batch {
   // Epochs that have ended: everything of theirs is in this batch or an earlier one.
   std::vector<Finished> finished;
   std::vector<uint64_t> forgotten; // sites of which no record will come
-  uint32_t run = kNoRun; // the thread of whose programs this batch has records for Python: suspended while they run
+  uint32_t run = kNoRun;           // the thread of whose programs this batch has records for Python
+  uint32_t domain = 0;             // and their order domain, which is suspended while they run
+  uint64_t run_number = 0;         // as `ReleaseOrder::suspend()` gives it
   bool stopped = false;
 
   bool has_run() const { return run != kNoRun; }
@@ -55,9 +58,9 @@ public:
   // Whether all records go to Python, also those that native code could format. Any thread.
   void show_python(bool all) { python_sees_all_.store(all, std::memory_order_relaxed); }
 
-  // A batch begins, with what was carried over; ends, with its run's stream suspended.
+  // A batch begins, with what was carried over; ends, with the domain of its run suspended.
   void begin(Batch &batch);
-  void end(const Batch &batch);
+  void end(Batch &batch);
 
   // A record leaves.
   void release(Batch &batch, const RecordHeader &header, Payload &&payload, const EpochInfo &info);
@@ -70,7 +73,7 @@ public:
 private:
   static constexpr size_t kBatchBytes = size_t{1} << 18;
 
-  void begin_run(Batch &batch, uint32_t thread);
+  void begin_run(Batch &batch, uint32_t thread, uint32_t domain);
   void close_run();
   bool must_carry(const Batch &batch, uint32_t thread) const;
   void append_text(std::vector<Item> &items, const Plan &plan, uint64_t site, const Payload &payload,

@@ -135,7 +135,7 @@ void Drain::read_inbox() {
       order_.let_go(notice.info.thread);
       break;
     case Notice::kResume:
-      order_.resume(notice.info.thread);
+      order_.resume(notice.info.thread, notice.number);
       break;
     case Notice::kNest:
       order_.nest(notice.info.thread);

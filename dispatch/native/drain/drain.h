@@ -30,7 +30,7 @@ namespace effects {
 struct Notice {
   enum What { kOpen, kFail, kLose, kForget, kHold, kLetGo, kResume, kNest } what;
   EpochInfo info;
-  uint64_t number; // of the dispatch that is opened; of the device that has failed
+  uint64_t number; // of the dispatch that is opened; of the device that has failed; of the run that is over
 };
 
 // What the host tells the drain, in the order of its saying, and whether the drain must be woken for it.
@@ -161,7 +161,7 @@ public:
   // Host: a thread has its number.
   void number_anew(uint32_t thread) { inbox_.number_anew(thread, publisher_.dispatches); }
   // Host: a batch's records for Python have been replayed.
-  void resume(uint32_t thread) { inbox_.post({Notice::kResume, {thread, 0, 0}, 0}); }
+  void resume(uint32_t thread, uint64_t run) { inbox_.post({Notice::kResume, {thread, 0, 0}, run}); }
   // Host: nothing of this stream that has an order leaves until it is let go.
   void hold(uint32_t thread) { inbox_.post({Notice::kHold, {thread, 0, 0}, 0}); }
   void let_go(uint32_t thread) { inbox_.post({Notice::kLetGo, {thread, 0, 0}, 0}); }

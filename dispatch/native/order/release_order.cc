@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+
 namespace effects {
 
 namespace {
@@ -39,18 +41,21 @@ void ReleaseOrder::lose(uint32_t thread, uint32_t number, int32_t device) {
 
 void ReleaseOrder::forget(uint32_t thread) {
   auto it = streams_.find(thread);
-  if (it != streams_.end() && it->second.epochs.empty() && !it->second.is_suspended()) streams_.erase(it);
+  if (it == streams_.end()) return;
+  const EpochQueue &stream = it->second;
+  if (stream.epochs.empty() && stream.ended.empty() && !stream.is_suspended()) streams_.erase(it);
 }
 
-void ReleaseOrder::suspend(uint32_t thread) {
-  ++streams_[thread].runs;
+uint64_t ReleaseOrder::suspend(uint32_t thread, uint32_t domain) {
+  streams_[thread].runs.emplace(++last_run_, domain);
   ++num_suspended_;
+  return last_run_;
 }
 
-void ReleaseOrder::resume(uint32_t thread) {
+void ReleaseOrder::resume(uint32_t thread, uint64_t run) {
   EpochQueue &stream = streams_[thread];
-  if (--stream.runs == 0) stream.ended_in_run = 0;
-  --num_suspended_;
+  num_suspended_ -= static_cast<int>(stream.runs.erase(run));
+  if (stream.runs.empty()) stream.ended_in_run = 0;
 }
 
 // What is known
@@ -82,8 +87,8 @@ bool ReleaseOrder::releasable(const RecordHeader &header) {
   if (header.kind != Kind::kOrdered) return true;
   Epoch *epoch = find(ThreadOf(header.token), header.token.epoch);
   if (epoch == nullptr || epoch->failed) return true;
-  Sequence &sequence = epoch->domains[DomainOf(header.token)];
-  return may_leave(*epoch) && (sequence.is_due(header) || sequence.is_behind(header.token));
+  Sequence &sequence = sequence_of(*epoch, header.token);
+  return may_leave(*epoch, DomainOf(header.token)) && (sequence.is_due(header) || sequence.is_behind(header.token));
 }
 
 uint64_t ReleaseOrder::progress(uint32_t thread) const {
@@ -94,11 +99,11 @@ uint64_t ReleaseOrder::progress(uint32_t thread) const {
 void ReleaseOrder::for_each_perhaps_stuck(const std::function<void(uint32_t, uint64_t)> &visit) const {
   if (!any_may_diverge_) return;
   for (auto &[thread, stream] : streams_) {
-    if (stream.epochs.empty() || !may_leave(stream.epochs.front())) continue;
+    if (stream.epochs.empty()) continue;
     const Epoch &oldest = stream.epochs.front();
     for (auto &[domain, sequence] : oldest.domains)
       if (auto region = sequence.regions.find(sequence.phase);
-          region != sequence.regions.end() && region->second.may_be_stuck())
+          region != sequence.regions.end() && region->second.may_be_stuck() && may_leave(oldest, domain))
         visit(thread, oldest.progress() + oldest.heard);
   }
 }
@@ -113,24 +118,37 @@ void ReleaseOrder::relax(uint32_t thread) {
   }
 }
 
-// Whether this epoch's records may leave: it is its thread's oldest, its thread is not suspended, and it need not wait
-// for other streams. What a function dispatches in a nested one waits for nothing but its own.
-bool ReleaseOrder::may_leave(const Epoch &epoch) const {
+// Whether this epoch's records of a domain may leave as they come: it is its thread's oldest, no function runs for the
+// domain, and it need not wait for other streams.
+bool ReleaseOrder::may_leave(const Epoch &epoch, uint32_t domain) const {
   const EpochQueue &stream = *epoch.stream;
-  if (&stream.epochs.front() != &epoch || stream.is_suspended()) return false;
-  if (!may_leave(epoch.info.thread)) return false;
-  if (&stream != &plain_) return stream.nested || !plain_.is_behind(epoch.dispatch);
+  return &stream.epochs.front() == &epoch && !stream.is_suspended(domain) && takes(epoch.info.thread, domain) &&
+         !waits_for_others(epoch);
+}
+
+// What a function dispatches in a nested stream waits for nothing but its own.
+bool ReleaseOrder::waits_for_others(const Epoch &epoch) const {
+  const EpochQueue &stream = *epoch.stream;
+  if (&stream != &plain_) return !stream.nested && plain_.is_behind(epoch.dispatch);
   // Behind a function in one run it could not pass it any more: see let_awaited_pass().
-  if (epoch.is_asked && plain_callback_in_run_) return false;
-  return is_overdue(epoch) || std::none_of(streams_.begin(), streams_.end(), [&](const auto &it) {
-           return &it.second != &plain_ && !it.second.nested && it.second.is_behind(epoch.dispatch);
-         });
+  if (epoch.is_asked && plain_callback_in_run_) return true;
+  return !is_overdue(epoch) && std::any_of(streams_.begin(), streams_.end(), [&](const auto &it) {
+    return &it.second != &plain_ && !it.second.nested && it.second.is_behind(epoch.dispatch);
+  });
+}
+
+Sequence &ReleaseOrder::sequence_of(Epoch &epoch, const Token &token) {
+  const uint32_t domain = DomainOf(token);
+  EpochQueue &stream = *epoch.stream;
+  stream.several_domains = stream.several_domains || stream.domain.value_or(domain) != domain;
+  stream.domain = domain;
+  return epoch.domains[domain];
 }
 
 // What comes
 
 bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release release) {
-  const uint32_t thread = ThreadOf(header.token);
+  const uint32_t thread = ThreadOf(header.token), domain = DomainOf(header.token);
   Epoch *epoch = find(thread, header.token.epoch);
   if (epoch == nullptr) { // another device's copy of a record that has left, or its program has failed
     discarded_ += !IsMarker(header.kind);
@@ -156,19 +174,19 @@ bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release
   ++epoch->heard;
   if (header.kind == Kind::kSkip) {
     accept_drop({header.token, header.site, header.device});
-    if (may_leave(*epoch)) flush(*epoch, epoch->domains[DomainOf(header.token)], release);
+    if (may_leave(*epoch, domain)) flush(*epoch, domain, sequence_of(*epoch, header.token), release);
     return true;
   }
   if (IsMarker(header.kind)) {
     accept_marker(*epoch, header, payload, release);
     return true;
   }
-  Sequence &sequence = epoch->domains[DomainOf(header.token)];
-  if (sequence.is_due(header) && may_leave(*epoch)) {
+  Sequence &sequence = sequence_of(*epoch, header.token);
+  if (sequence.is_due(header) && may_leave(*epoch, domain)) {
     release(header, std::move(payload), epoch->info);
     sequence.pass(header.token, header.device);
     ++epoch->left;
-    flush(*epoch, sequence, release);
+    flush(*epoch, domain, sequence, release);
     return true;
   }
   if (sequence.is_behind(header.token)) {
@@ -190,14 +208,15 @@ bool ReleaseOrder::accept_in_region(Epoch &epoch, Sequence &sequence, const Reco
     region.await(slot);
     if (stuck_sites_.count(header.site) != 0) region.relax();
   }
-  if (may_leave(epoch)) flush(epoch, sequence, release);
+  const uint32_t domain = DomainOf(header.token);
+  if (may_leave(epoch, domain)) flush(epoch, domain, sequence, release);
   return wanted;
 }
 
 void ReleaseOrder::accept_drop(const DropRange &range) {
   Epoch *epoch = find(ThreadOf(range.first), range.first.epoch);
   if (epoch == nullptr) return;
-  Sequence &sequence = epoch->domains[DomainOf(range.first)];
+  Sequence &sequence = sequence_of(*epoch, range.first);
   if (!InRegion(range.first)) {
     sequence.park_gap(range);
   } else if (!sequence.has_passed(range.first)) {
@@ -217,7 +236,7 @@ void ReleaseOrder::accept_marker(Epoch &epoch, const RecordHeader &header, const
       epoch.finals.push_back(token);
       continue;
     }
-    Sequence &sequence = epoch.domains[DomainOf(token)];
+    Sequence &sequence = sequence_of(epoch, token);
     if (sequence.has_passed(token)) continue; // its program failed, and it is late
     Region &region = sequence.regions[token.phase];
     if (header.kind == Kind::kEnter) {
@@ -226,7 +245,7 @@ void ReleaseOrder::accept_marker(Epoch &epoch, const RecordHeader &header, const
       any_may_diverge_ = any_may_diverge_ || may_diverge;
     }
     if (header.kind == Kind::kLeave) region.leave(header.device, token.index);
-    if (may_leave(epoch)) flush(epoch, sequence, release);
+    if (may_leave(epoch, DomainOf(token))) flush(epoch, DomainOf(token), sequence, release);
   }
   if (header.kind == Kind::kClose && epoch.closed >= header.site) epoch.end(/*has_failed=*/false, scan_);
 }
@@ -253,8 +272,10 @@ bool ReleaseOrder::advance(Release release, std::vector<Finished> &finished) {
   bool again = false;
   let_awaited_pass(release);
   heads_.clear();
-  for (auto &[thread, stream] : streams_)
+  for (auto &[thread, stream] : streams_) {
+    tell_ended(stream, finished);
     if (!stream.epochs.empty()) heads_.emplace_back(stream.epochs.front().dispatch, &stream);
+  }
   std::sort(heads_.begin(), heads_.end());
   for (auto &[dispatch, stream] : heads_) end_epochs(*stream, release, finished, again);
   return again;
@@ -275,7 +296,7 @@ void ReleaseOrder::let_awaited_pass(Release release) {
   for (auto it = begin; it != plain_.epochs.end() && is_overdue(*it); ++it)
     if (is_awaited(*it)) end = it + 1;
   for (auto it = begin; it != end; ++it)
-    for (auto &[domain, sequence] : it->domains) flush(*it, sequence, release);
+    for (auto &[domain, sequence] : it->domains) flush(*it, domain, sequence, release);
 }
 
 // A close marker does not mean that all of its program is here:
@@ -285,30 +306,53 @@ void ReleaseOrder::let_awaited_pass(Release release) {
 //   4. The scan looks into the second ring, and sees the close.
 //   5. The epoch ended here, and the record of step 2 belonged to no epoch.
 // So an epoch ends after one full scan more, which begins behind step 4 and finds what step 2 left.
+//
+// A domain of which all has left goes on with the next epoch, while a function keeps back another domain of this one.
 void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<Finished> &finished, bool &again) {
-  while (!stream.epochs.empty()) {
-    Epoch &epoch = stream.epochs.front();
-    if (!may_leave(epoch)) return;
+  std::set<uint32_t> left; // the domains of which something is left in an epoch before the next
+  for (size_t at = 0; at < stream.epochs.size();) {
+    Epoch &epoch = stream.epochs[at];
+    const uint32_t thread = epoch.info.thread;
+    if (stream.holds != 0 || waits_for_others(epoch)) return;
+    const auto may_leave = [&](uint32_t domain) {
+      return left.count(domain) == 0 && !stream.is_suspended(domain) && takes(thread, domain);
+    };
     if (!epoch.lost.empty() && !leave_out_lost(epoch)) again = true;
-    for (auto &[domain, sequence] : epoch.domains) flush(epoch, sequence, release);
-    if (!epoch.ended || !may_leave(epoch.info.thread)) return;
+    for (auto &[domain, sequence] : epoch.domains)
+      if (may_leave(domain)) flush(epoch, domain, sequence, release);
+    if (!epoch.ended || !takes(thread)) return;
     if (scan_ <= epoch.ended_scan + 1) {
       again = true;
       return;
     }
-    if (!epoch.is_complete()) {
-      if (!epoch.failed) return;
-      for (auto &[domain, sequence] : epoch.domains) flush_over_gaps(epoch, sequence, release);
-      if (!may_leave(epoch.info.thread)) return;
+    for (auto &[domain, sequence] : epoch.domains)
+      if (epoch.failed && may_leave(domain)) flush_over_gaps(epoch, domain, sequence, release);
+    if (!takes(thread)) return;
+    epoch.find_left(left);
+    if (at == 0 && left.empty()) {
+      if (restricted_to_ >> kDomainBits == kPlainThread && &stream == &plain_ && epoch.has_callback)
+        plain_callback_in_run_ = true;
+      // Its records may be in the run that the batch has, which gets its number when the batch ends, or in earlier
+      // ones.
+      const bool in_run = restricted_to_ >> kDomainBits == thread;
+      if ((in_run || !stream.runs.empty()) && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;
+      stream.ended.emplace_back(in_run ? last_run_ + 1 : last_run_, Finished{thread, epoch.info.epoch});
+      tell_ended(stream, finished);
+      stream.epochs.pop_front();
+      again = again || !stream.epochs.empty() || !plain_.epochs.empty();
+    } else if (stream.several_domains) {
+      ++at;
+    } else {
+      return;
     }
-    finished.push_back({epoch.info.thread, epoch.info.epoch});
-    if (restricted_to_ == kPlainThread && &stream == &plain_ && epoch.has_callback) plain_callback_in_run_ = true;
-    // Its records may be in the run that the batch has.
-    if (restricted_to_ == epoch.info.thread && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;
-    --open_epochs_;
-    stream.epochs.pop_front();
-    again = again || !stream.epochs.empty() || !plain_.epochs.empty();
   }
+}
+
+void ReleaseOrder::tell_ended(EpochQueue &stream, std::vector<Finished> &finished) {
+  auto &ended = stream.ended;
+  const uint64_t oldest_run = stream.runs.empty() ? last_run_ + 2 : stream.runs.begin()->first;
+  for (; !ended.empty() && ended.front().first < oldest_run; ended.pop_front(), --open_epochs_)
+    finished.push_back(ended.front().second);
 }
 
 // What a device has published before it failed may be in a ring that the present scan has passed, as above. So it is
@@ -360,8 +404,8 @@ void ReleaseOrder::release_slot(Epoch &epoch, Region &region, const Region::Slot
 }
 
 // What is due leaves, through as many regions as are over.
-void ReleaseOrder::flush(Epoch &epoch, Sequence &sequence, Release release) {
-  while (may_leave(epoch.info.thread)) {
+void ReleaseOrder::flush(Epoch &epoch, uint32_t domain, Sequence &sequence, Release release) {
+  while (takes(epoch.info.thread, domain)) {
     if ((sequence.phase & 1) != 0) {
       Region &region = sequence.regions[sequence.phase];
       if (region.is_over()) {
@@ -388,8 +432,8 @@ void ReleaseOrder::flush(Epoch &epoch, Sequence &sequence, Release release) {
 }
 
 // Of a program that has failed: what is there leaves in its order, and nothing is waited for.
-void ReleaseOrder::flush_over_gaps(Epoch &epoch, Sequence &sequence, Release release) {
-  while (may_leave(epoch.info.thread) && !(sequence.parked.empty() && sequence.regions.empty())) {
+void ReleaseOrder::flush_over_gaps(Epoch &epoch, uint32_t domain, Sequence &sequence, Release release) {
+  while (takes(epoch.info.thread, domain) && !(sequence.parked.empty() && sequence.regions.empty())) {
     const auto region = sequence.regions.begin();
     const auto first = sequence.parked.begin();
     if (first == sequence.parked.end() ||
@@ -430,13 +474,14 @@ void Epoch::end(bool has_failed, uint64_t scan) {
   ended_scan = scan;
 }
 
-bool Epoch::is_complete() {
-  if (failed) return false;
-  for (const Token &last : finals) {
-    const Sequence &sequence = domains[DomainOf(last)];
-    if (sequence.phase != last.phase || static_cast<uint32_t>(sequence.next) != last.index) return false;
+void Epoch::find_left(std::set<uint32_t> &left) {
+  if (failed) {
+    for (auto &[domain, sequence] : domains)
+      if (!sequence.parked.empty() || !sequence.regions.empty()) left.insert(domain);
+  } else {
+    for (const Token &last : finals)
+      if (!domains[DomainOf(last)].has_come_to(last)) left.insert(DomainOf(last));
   }
-  return true;
 }
 
 } // namespace effects

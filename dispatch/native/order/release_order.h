@@ -2,9 +2,9 @@
 //
 // Every thread of the user's has a stream of epochs, one per dispatched program, opened by the host before the
 // program runs. Within an epoch every order domain counts its own effects. A record leaves when its epoch is the
-// oldest of its stream and its index is the next of its domain; otherwise it is parked. Where every device counts for
-// itself there is a Region. An epoch ends when the close markers of all its devices are there and every index up to
-// them has left, or when the host says that the program failed.
+// oldest of its stream of which its domain has not left yet, and its index is the next of its domain; otherwise it is
+// parked. Where every device counts for itself there is a Region. An epoch ends when the close markers of all its
+// devices are there and every index up to them has left, or when the host says that the program failed.
 //
 // Each effect of a program that JAX dispatches, a plain one, is an epoch of the plain stream, opened when it is
 // published. This stream has an order with all others: plain epochs leave after what was dispatched before them, and
@@ -12,11 +12,13 @@
 // whoever knows of an epoch knows of all before it. But which programs wait for a plain effect is not known. So a plain
 // epoch waits for other streams no longer than `kPlainPatience`.
 //
-// While functions of the user's run for a stream, the stream is suspended: nothing more of it leaves that has an order.
+// While functions of the user's run for an order domain of a stream, it is suspended: nothing more of it leaves. Other
+// domains go on, in this epoch and in later ones.
 //
 // One thread at a time, the leader of the drain, calls everything here.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +26,8 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <optional>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -57,6 +61,8 @@ struct Sequence {
   // Whether all up to this token's phase has left; or its index too.
   bool has_passed(const Token &token) const { return static_cast<int32_t>(token.phase - phase) < 0; }
   bool is_behind(const Token &token) const { return InRegion(token) ? has_passed(token) : offset(token) < 0; }
+  // Whether it has come to where its program closed.
+  bool has_come_to(const Token &last) const { return phase == last.phase && static_cast<uint32_t>(next) == last.index; }
 
   // The record with this token has left.
   void pass(const Token &token, int32_t device) {
@@ -96,27 +102,10 @@ struct Epoch {
   std::map<int32_t, uint64_t> lost;
 
   void end(bool has_failed, uint64_t scan);
-  // Whether all has left that was published before the program closed. No, if it failed.
-  bool is_complete();
+  // The domains of which not all has left that was published before the program closed; if it failed, of what is here.
+  void find_left(std::set<uint32_t> &left);
   // A number that changes when ordered records leave.
   uint64_t progress() const { return (uint64_t{info.epoch} << 32) + left; }
-};
-
-// A thread's epochs, the oldest first.
-struct EpochQueue {
-  std::deque<Epoch> epochs;
-  int runs = 0;  // how many runs of the user's functions are under way for it
-  int holds = 0; // how often the host holds it
-  bool nested = false;
-  // Of the epochs that have ended with records that a run is to replay, the dispatch of the oldest. 0: there are none.
-  uint64_t ended_in_run = 0;
-
-  bool is_suspended() const { return runs + holds != 0; }
-  // Whether effects of its dispatches before this one are still to come, or are being replayed.
-  bool is_behind(uint64_t dispatch) const {
-    if (ended_in_run != 0) return ended_in_run < dispatch;
-    return !epochs.empty() && epochs.front().dispatch < dispatch;
-  }
 };
 
 struct Finished {
@@ -124,8 +113,30 @@ struct Finished {
   uint32_t epoch;
 };
 
-// No thread's number: with it nothing may leave.
-inline constexpr uint32_t kNoThread = std::numeric_limits<uint32_t>::max() - 1;
+// A thread's epochs, the oldest first.
+struct EpochQueue {
+  std::deque<Epoch> epochs;
+  std::map<uint64_t, uint32_t> runs; // of the user's functions, those under way: by number, their order domain
+  int holds = 0;                     // how often the host holds it
+  bool nested = false;
+  std::optional<uint32_t> domain; // of its newest record
+  bool several_domains = false;   // it has had others
+  // Of the epochs that have ended with records that a run is to replay, the dispatch of the oldest. 0: there are none.
+  uint64_t ended_in_run = 0;
+  // Epochs that have ended, of which the host has not heard: runs of earlier batches may have records of theirs. Each
+  // has the number of the newest run that may; when it and those before are over, the host hears of the end.
+  std::deque<std::pair<uint64_t, Finished>> ended;
+
+  bool is_suspended() const { return !runs.empty() || holds != 0; }
+  bool is_suspended(uint32_t of) const {
+    return holds != 0 || std::any_of(runs.begin(), runs.end(), [&](const auto &run) { return run.second == of; });
+  }
+  // Whether effects of its dispatches before this one are still to come, or are being replayed.
+  bool is_behind(uint64_t dispatch) const {
+    if (ended_in_run != 0) return ended_in_run < dispatch;
+    return !epochs.empty() && epochs.front().dispatch < dispatch;
+  }
+};
 
 // How long a plain epoch waits for those of other streams, and one whose answer a device awaits for the functions that
 // run for plain epochs before it. These may all wait for it.
@@ -158,16 +169,17 @@ public:
   // waited behind them. Returns whether a further scan can bring more.
   bool advance(Release release, std::vector<Finished> &finished);
 
-  // Functions of the user's run for records of this thread, or have run.
-  void suspend(uint32_t thread);
-  void resume(uint32_t thread);
+  // Functions of the user's run for records of this thread's order domain, from now on or no more. Runs have numbers.
+  uint64_t suspend(uint32_t thread, uint32_t domain);
+  void resume(uint32_t thread, uint64_t run);
   // The same for a stream of which nothing is being replayed meanwhile: its records are all here.
   void hold(uint32_t thread) { ++streams_[thread].holds; }
   void let_go(uint32_t thread) { --streams_[thread].holds; }
   bool any_suspended() const { return num_suspended_ != 0; }
 
-  // From now on only this thread's ordered records may leave, or with kNoThread none.
-  void restrict_to(uint32_t thread) { restricted_to_ = thread; }
+  // From now on only ordered records of this thread and domain may leave, or none.
+  void restrict_to(uint32_t thread, uint32_t domain) { restricted_to_ = StreamOf(thread, domain); }
+  void let_none_leave() { restricted_to_ = kNone; }
   void lift_restriction() {
     restricted_to_ = kNoRestriction;
     plain_callback_in_run_ = false;
@@ -200,13 +212,20 @@ public:
   void relax(uint32_t thread);
 
 private:
-  static constexpr uint32_t kNoRestriction = std::numeric_limits<uint32_t>::max();
+  static constexpr uint64_t kNoRestriction = std::numeric_limits<uint64_t>::max(), kNone = kNoRestriction - 1;
 
   const Epoch *find(uint32_t thread, uint32_t number) const;
   Epoch *find(uint32_t thread, uint32_t number);
 
-  bool may_leave(uint32_t thread) const { return restricted_to_ == kNoRestriction || restricted_to_ == thread; }
-  bool may_leave(const Epoch &epoch) const;
+  // Whether the batch that is being made takes ordered records of this thread at all, or of its domain.
+  bool takes(uint32_t thread) const {
+    return restricted_to_ == kNoRestriction || restricted_to_ >> kDomainBits == thread;
+  }
+  bool takes(uint32_t thread, uint32_t domain) const {
+    return restricted_to_ == kNoRestriction || restricted_to_ == StreamOf(thread, domain);
+  }
+  bool may_leave(const Epoch &epoch, uint32_t domain) const;
+  bool waits_for_others(const Epoch &epoch) const;
   bool is_overdue(const Epoch &epoch) const { return now_ - epoch.opened >= kPlainPatience; }
   void let_awaited_pass(Release release);
 
@@ -218,9 +237,11 @@ private:
   bool park(Slots &slots, const Slot &slot, const RecordHeader &header, Payload &&payload);
 
   bool leave_out_lost(Epoch &epoch);
+  Sequence &sequence_of(Epoch &epoch, const Token &token);
+  void tell_ended(EpochQueue &stream, std::vector<Finished> &finished);
   void end_epochs(EpochQueue &stream, Release release, std::vector<Finished> &finished, bool &again);
-  void flush(Epoch &epoch, Sequence &sequence, Release release);
-  void flush_over_gaps(Epoch &epoch, Sequence &sequence, Release release);
+  void flush(Epoch &epoch, uint32_t domain, Sequence &sequence, Release release);
+  void flush_over_gaps(Epoch &epoch, uint32_t domain, Sequence &sequence, Release release);
   void release_first(Sequence &sequence, const EpochInfo &info, Release release);
   void release_slot(Epoch &epoch, Region &region, const Region::Slot &slot, Release release);
 
@@ -231,8 +252,9 @@ private:
   std::vector<std::pair<uint64_t, EpochQueue *>> heads_; // those with epochs, by their oldest dispatch
   uint64_t scan_ = 0;
   uint64_t newest_dispatch_ = 0;
+  uint64_t last_run_ = 0;
   int num_suspended_ = 0; // of all streams
-  uint32_t restricted_to_ = kNoRestriction;
+  uint64_t restricted_to_ = kNoRestriction;
   size_t open_epochs_ = 0;
   size_t parked_bytes_ = 0;
   uint64_t discarded_ = 0;

@@ -94,7 +94,7 @@ nb::tuple ToPython(Batch &batch) {
   nb::list forgotten;
   for (const uint64_t site : batch.forgotten) forgotten.append(site);
   const nb::object run = batch.has_run() ? nb::object(nb::int_(batch.run)) : nb::object(nb::none());
-  return nb::make_tuple(ToItems(batch), ToRuns(batch.finished), forgotten, run, batch.stopped);
+  return nb::make_tuple(ToItems(batch), ToRuns(batch.finished), forgotten, run, batch.run_number, batch.stopped);
 }
 
 } // namespace effects

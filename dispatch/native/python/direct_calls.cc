@@ -66,6 +66,7 @@ double Monotonic() {
 // A call on this path.
 struct DirectCalls::Call {
   uint32_t run; // as a `Batch`'s
+  uint64_t run_number;
   uint32_t reply;
   nb::object site, direct; // and its `Site.direct_call`
   nb::object in_force;     // when its program was called: a `Call` in Python
@@ -169,6 +170,7 @@ bool DirectCalls::find(const Batch &batch, Call &call) try {
   call.direct = Get(call.site, direct_call_);
   if (call.direct.is_none()) return false;
   call.run = batch.run;
+  call.run_number = batch.run_number;
   call.reply = header.reply;
   call.key = nb::make_tuple(item.info.thread, epoch);
   call.token = ToTuple(header.token);
@@ -185,7 +187,7 @@ bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle wait_for_nes
   const nb::object me = nb::steal(PyLong_FromUnsignedLong(PyThread_get_thread_ident()));
   const nb::tuple asked = nb::make_tuple(call.key, call.site, call.token, call.device, call.reply, call.payload);
   const nb::object under_way = nb::steal(PyLong_FromVoidPtr(asked.ptr()));
-  Set(runs_, under_way, nb::make_tuple(call.run, asked));
+  Set(runs_, under_way, nb::make_tuple(call.run, call.run_number, asked));
   Result result;
   const auto note = [&](Kind kind) { NoteFunction(kind, call.header.token, call.header.site, call.header.device); };
   note(Kind::kBegun);
@@ -202,7 +204,7 @@ bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle wait_for_nes
   if (PyDict_Size(frames_.ptr()) != 0) clear_frames_();
   const bool suspended = Pop(runs_, under_way);
   nb::gil_scoped_release release;
-  if (suspended) drain().resume(call.run);
+  if (suspended) drain().resume(call.run, call.run_number);
   // The program may go on in this thread as far as its next call, which then is the next batch.
   replies().answer(call.reply, result.answer());
   const bool leads = wake_up().reclaim();

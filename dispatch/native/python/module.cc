@@ -148,7 +148,7 @@ NB_MODULE(_native, m) {
   m.def("end_with", &EndWith, nb::arg(), nb::arg("always") = false);
   m.def("set_offer_urgent", [] { wake_up().set_offer_urgent(); });
   m.def("nest", [](uint32_t thread) { drain().nest(thread); });
-  m.def("resume", [](uint32_t thread) { drain().resume(thread); });
+  m.def("resume", [](uint32_t thread, uint64_t run) { drain().resume(thread, run); });
   m.def("show_python", [](bool all) { drain().show_python(all); });
   m.def("need_time", [](bool needed) { publisher().time_users.fetch_add(needed ? 1 : -1, std::memory_order_relaxed); });
 

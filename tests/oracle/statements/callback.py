@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from tests.oracle.jax_ import Scope, assign, fold, register, stacked, value_of
-from tests.oracle.language import EFFECTS, MODULUS, Expression, State
+from tests.oracle.language import DOMAINS, EFFECTS, MODULUS, Expression, State
 from tests.oracle.source import Source
 
 
@@ -74,13 +74,17 @@ class Callback:
             grid = None
             if self.pass_record:
                 record = kwargs.pop("record")
-                assert record.effect == "callback" and record.text.startswith(f"{self.label}("), record
+                assert record.effect == options.get("effect", "callback") and record.text.startswith(
+                    f"{self.label}("
+                ), record
                 lane, grid = record.lane, record.grid
             return self._returned(host.call(self, [int(leaf) for leaf in self._leaves(args, kwargs)], lane, grid))
 
         function.__qualname__ = function.__name__ = self.label
         args, kwargs = self._arguments([operand.jax(scope, state) for operand in self.operands])
-        options = {"pass_record": True} if self.pass_record else {}
+        options: dict[str, Any] = {"pass_record": True} if self.pass_record else {}
+        if self.kind in DOMAINS:
+            options["effect"] = self.kind
         shapes = self._shapes() if self.awaited else None
         if self.kind.startswith("jax_"):
             outs = scope.runner.jax_callback(self.kind, function, shapes, *args, **kwargs)
