@@ -163,6 +163,7 @@ MSG_DOMAIN_NUMBER = (
 )
 
 
+@functools.cache
 def domain_number(domain: str) -> int:
     """The number of an order domain in tokens, the same in all programs and processes."""
     if domain in (PROGRAM, UNORDERED):
@@ -237,8 +238,8 @@ MSG_EFFECT_ON_DEVICE = (
     "host. Pass an effect of `kind='host'`."
 )
 MSG_EFFECT_UNORDERED = (
-    "`{call}` at {where} was given the effect `{effect}`, which has no order. The call has one unless it says otherwise. "
-    "Pass `ordered=False`, or an effect with an order."
+    "`{call}` at {where} was given the effect `{effect}`, which has no order. The call has one, "
+    "unless it says otherwise. Pass `ordered=False`, or an effect with an order."
 )
 
 
