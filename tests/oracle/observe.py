@@ -116,7 +116,7 @@ def _in_force(case: Case, outcome: Outcome, runner: Runner) -> Iterator[None]:
             text = record.text
             if record.effect == "check":
                 text += in_lane(record.lane, record.grid)
-            elif record.effect in ("callback", "jax.debug", "jax.io_callback"):
+            elif record.effect in ("callback", "queued_apart", "jax.debug", "jax.io_callback"):
                 text = text.split("(", 1)[0]
             elif record.effect == "log":
                 text += f" {logging.getLevelName(record.level)}{in_lane(record.lane, record.grid)}"

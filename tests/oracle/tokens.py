@@ -96,7 +96,7 @@ class Notes:
             return
         kind = self._kinds.get(label.split(".", 1)[0], "ordered")
         domain = DOMAINS.get(kind, PROGRAM_DOMAIN) if EFFECTS[kind] else ""
-        if position is None or kind in DOMAINS or kind.startswith("native") or self._last.get(domain) != position:
+        if position is None or kind == "apart" or kind.startswith("native") or self._last.get(domain) != position:
             self._counts[domain] += 1
         self._last[domain] = position
         if kind in DOMAINS or kind.startswith("native"):
