@@ -522,7 +522,6 @@ class DirectCallsHost:
         self.running: dict[int, Any] = running
         self.start_thread: Callable[[], object] = start_thread
         self.look: Callable[[], None] = look
-        self.array_types: tuple[type, ...] = (np.ndarray, np.generic, _jax.Array)
         self._failures, self._observers = failures, observers
 
     def is_clear(self) -> bool:
