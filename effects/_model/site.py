@@ -764,11 +764,10 @@ class Site:
     @functools.cached_property
     def direct_call(self) -> tuple[Any, ...] | None:
         """If the site is of a function that this process has, which is called once, with what travels in a record as it
-        lies there, and for which a program waits: the function, the `places` of its arguments, what takes apart what it
-        returns, and for each result its type, its shape and by the type of what may be given for it what makes bytes of
-        that, None for arrays. The results are None if native code cannot read them, and nothing is to be taken apart if
-        there is one by itself."""
-        if not isinstance(call := self.content, HostCall) or call.results is None or not self._is_plain:
+        lies there: the function, the `places` of its arguments, what takes apart what it returns, and for each result
+        its type, its shape and by the type of what may be given for it what makes bytes of that, None for arrays. The
+        results are None if native code cannot read them, and nothing is to be taken apart if there is one by itself."""
+        if not isinstance(call := self.content, HostCall) or not self._is_plain:
             return None
         if call.pass_record or call.prints:
             return None
@@ -777,8 +776,9 @@ class Site:
         if self.lanes or self.mask or self.grid or self.num_dynamic_sizes or self.shard_bounds or self._shown_otherwise:
             return None
         flatten = None if call.only_result else getattr(call.tree, "flatten_up_to", None)
-        is_read = all(result.stored.isbuiltin == 1 and result.stored == result.dtype for result in call.results)
-        types = tuple(map(_taken, call.results)) if is_read and (call.only_result or flatten) else None
+        results = call.results or ()
+        is_read = all(result.stored.isbuiltin == 1 and result.stored == result.dtype for result in results)
+        types = tuple(map(_taken, results)) if is_read and (call.only_result or flatten) else None
         return fn, tuple(self.places), flatten, types
 
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
