@@ -108,7 +108,7 @@ class Replay:
         observers: Observers,
         call: tuple[native.Caller, TextIO | None, contextvars.Context],
         key: ProgramKey,
-        wait_for_nested: WaitForNested | None = None,
+        wait_for_nested: WaitForNested = lambda key: None,
     ):
         self._failures = failures
         self._observers = observers
@@ -209,8 +209,7 @@ class Replay:
             except BaseException as error:
                 self.fail(error, site)
             finally:
-                if self._wait_for_nested is not None:
-                    self._wait_for_nested(self._key)
+                self._wait_for_nested(self._key)
             return []
         if site.num_dynamic_sizes:
             site = site.resolve_sizes(payload)
@@ -258,8 +257,7 @@ class Replay:
                     for all_lanes, of_one in zip(results, taken, strict=True):
                         all_lanes[lane] = of_one
             finally:
-                if self._wait_for_nested is not None:
-                    self._wait_for_nested(self._key)
+                self._wait_for_nested(self._key)
             if (self._failures.unended or self._failures.abandoned) and self.stopped:
                 break
         return results
