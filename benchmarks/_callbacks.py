@@ -16,8 +16,8 @@ from jax.experimental import io_callback
 import effects as fx
 from benchmarks._build import library
 from benchmarks._cases import Result, case
-from benchmarks._measure import interleave, per, timed
-from benchmarks._ratios import cost, gain
+from benchmarks._measure import everywhere, interleave, jax_has_order, per, timed
+from benchmarks._ratios import Ratio, cost, gain
 
 STEPS = 1000
 EVENTS = 10_000  # a record is so cheap that a thousand of them are measured with the call's own cost
@@ -49,7 +49,7 @@ def _measuring(
     run: Callable[[Any], Any], barrier: Callable[[], None], check: Callable[[], None]
 ) -> Callable[[], float]:
     """Until the result is there, and all that the program asked of the host is done."""
-    x = jnp.float32(0)
+    x = everywhere(jnp.float32(0))
     settle = jax.jit(lambda x: x + 1)
     settle(x).block_until_ready()
 
@@ -77,7 +77,8 @@ def _against_io_callback(
         "io_callback": _measuring(jax.jit(_loop(jaxs)), jax.effects_barrier, check),
     }
     figures = interleave(contenders, repeats)
-    ratio = gain("io_callback(ordered=True) / fx.callback", figures["io_callback"], figures["fx.callback"], at_least)
+    label = f"io_callback(ordered={jax_has_order()}) / fx.callback"
+    ratio = gain(label, figures["io_callback"], figures["fx.callback"], at_least)
     return Result("step", [ratio], per(figures, STEPS))
 
 
@@ -92,7 +93,7 @@ def sync(repeats: int) -> Result:
     calls = _Counted()
     return _against_io_callback(
         lambda i, x: fx.callback(calls, SCALAR, x),
-        lambda i, x: io_callback(calls, SCALAR, x, ordered=True),
+        lambda i, x: io_callback(calls, SCALAR, x, ordered=jax_has_order()),
         calls,
         10,
         repeats,
@@ -112,10 +113,49 @@ def queued(repeats: int) -> Result:
         return x + 1
 
     def jaxs(i: Any, x: Any) -> Any:
-        io_callback(without_result, None, x, ordered=True)
+        io_callback(without_result, None, x, ordered=jax_has_order())
         return x + 1
 
-    return _against_io_callback(ours, jaxs, calls, 8, repeats)
+    return _against_io_callback(ours, jaxs, calls, 20, repeats)
+
+
+@case(
+    "functions",
+    f"a callback that returns what functions return, in fori_loop({STEPS:,}), and one that returns what it got",
+)
+def functions(repeats: int) -> Result:
+    """Less what the function takes by itself: what is left is the way to the function and back."""
+    vector = jax.ShapeDtypeStruct((1024,), jnp.float32)
+    on_device = jnp.float32(2)
+    real: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+        "what it got": (SCALAR, lambda x: x),
+        "np.float32(x + 1)": (SCALAR, lambda x: np.float32(x + 1)),
+        "a number of Python's": (SCALAR, lambda x: float(x) + 1),
+        "a tuple": ((SCALAR, SCALAR), lambda x: (x, x)),
+        "a dictionary": ({"x": SCALAR, "twice": SCALAR}, lambda x: {"x": x, "twice": 2.0}),
+        "an array of JAX's": (SCALAR, lambda x: on_device),
+        "4 KiB that it got": (vector, lambda x: x),
+        "4 KiB": (vector, lambda x: np.add(x, 1)),
+        "4 KiB twice": ((vector, vector), lambda x: (x, x)),
+    }
+    contenders = {}
+    for name, (types, fn) in real.items():
+        first = jax.tree.leaves(types)[0]
+
+        def step(_: Any, x: Any, fn: Any = fn, types: Any = types) -> Any:
+            return jax.tree.leaves(fx.callback(fn, types, x))[0]
+
+        run, x = fx.jit(_loop(step)), jnp.zeros(first.shape, first.dtype)
+        host = np.asarray(x)[()]
+        contenders[name] = lambda run=run, x=x: timed(lambda: run(x).block_until_ready()) / STEPS
+        contenders[f"{name}: alone"] = lambda fn=fn, host=host: timed(lambda: fn(host), STEPS)
+    figures = interleave(contenders, repeats)
+    ratios = []
+    for name in real:
+        base = figures["4 KiB that it got" if name.startswith("4 KiB") else "what it got"]
+        rounds = zip(figures[name].rounds, figures[f"{name}: alone"].rounds, base.rounds, strict=True)
+        ratios.append(Ratio(f"{name} / what it got", tuple((x - alone) / got for x, alone, got in rounds), "less", 1.3))
+    return Result("step", ratios, figures)
 
 
 def _three(i: Any, x: Any) -> Any:

@@ -7,14 +7,17 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks._cases import Result, case
 from benchmarks._measure import Figure
-from benchmarks._ratios import aside, cost, gain
+from benchmarks._ratios import Ratio, aside, cost, gain
 
 CHILD = "benchmarks._devices_child"
 DEVICES = 4
+COUNTS = (1, 2, 8)
+CASES_OVER = ("dispatch", "pure", "loop", "sync", "queued")
 
 
 @case("devices", f"{DEVICES} virtual devices, a print on each per call of a `shard_map`", on_cpus=True)
@@ -51,32 +54,39 @@ def alternating(repeats: int) -> Result:
     return Result("call", ratios, figures)
 
 
-@case("dispatch-devices", "a call over 1, 2 and 8 devices without effects and with a print", on_cpus=True)
-def dispatch_devices(repeats: int) -> Result:
-    """What the caller waits for; the barrier is outside of the measure."""
-    figures: dict[str, Figure] = {}
-    ratios = []
-    for count in (1, 2, 8):
-        found = run_child(count, repeats, "dispatch")["dispatch"]
-        plain, pure, prints = found.values()
-        figures |= {f"{name}, {count} devices": figure for name, figure in found.items()}
-        ratios += [
-            cost(f"{count} devices: fx.jit / jax.jit", pure, plain, at_most=1.15),
-            cost(f"{count} devices: fx.print / jax.jit", prints, plain, at_most=1.8),
-        ]
-    return Result("call", ratios, figures)
+@case("over-devices", f"{', '.join(CASES_OVER)} with programs over {', '.join(map(str, COUNTS))} devices", on_cpus=True)
+def over_devices(repeats: int) -> Result:
+    """Those cases in processes with so many devices, on several of which JAX's own effects have no order."""
+    figures, ratios = {}, []
+    for count in COUNTS:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "figures.json")
+            _run("benchmarks", count, "--only", *CASES_OVER, "--repeats", repeats, "--json", file)
+            cases = json.loads(file.read_text())["cases"]
+        for name, found in cases.items():
+            for what, of in found["figures"].items():
+                figures[f"{name} on {count}: {what}"] = Figure((of["low"], of["median"], of["high"]), of["unit"])
+            for ratio in found["ratios"]:
+                bound = ratio["target"] and float(ratio["target"].split()[1])
+                label, rounds = f"{name} on {count}: {ratio['label']}", tuple(ratio["rounds"])
+                ratios.append(Ratio(label, rounds, ratio["better"], bound))
+    return Result("unit of the case", ratios, figures)
 
 
 @functools.cache
 def run_child(devices: int, repeats: int, *measured: int | str) -> dict[str, dict[str, Figure]]:
     """Measures in a fresh process that has so many devices, and returns what it reports."""
-    command = [sys.executable, "-m", CHILD, str(repeats), *map(str, measured)]
-    root = Path(__file__).resolve().parent.parent
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(command, cwd=root, env=env, check=True, capture_output=True, text=True)
-    found = json.loads(done.stdout)
+    found = json.loads(_run(CHILD, devices, repeats, *measured))
     return {
         name: {of: Figure(tuple(figure["rounds"]), figure["unit"]) for of, figure in all_.items()}
         for name, all_ in found.items()
     }
+
+
+def _run(module: str, devices: int, *options: object) -> str:
+    """Runs a module in a fresh process that has so many devices. Returns what it prints."""
+    command = [sys.executable, "-m", module, *map(str, options)]
+    root = Path(__file__).resolve().parent.parent
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    env = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(command, cwd=root, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -1,5 +1,5 @@
 """Programs over several devices: `python -m benchmarks._devices_child REPEATS` measures with all that there are, `...
-REPEATS COUNT...` with so many of them, and `... REPEATS dispatch` calls alone. All say what they found as JSON."""
+REPEATS COUNT...` with so many of them. Both say what they found as JSON."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ CALLS = 200
 
 def main(repeats: int, measured: list[str]) -> None:
     with stdout_in_file() as written:
-        if measured == ["dispatch"]:
-            found = {"dispatch": interleave(_dispatch(written.expect), repeats)}
-        elif counts := [*map(int, measured)]:
+        if counts := [*map(int, measured)]:
             points = {
                 f"{name} {count}": measure
                 for count in counts
@@ -80,33 +78,6 @@ def _together(expect: Callable[[int | None], None], count: int, size: int) -> di
         "fx.print": _contender(fx.jit(ours), xs, count, expect),
         # From several threads at a time: now and then one loses another's line.
         "jax.debug.print, unordered": _contender(jax.jit(jaxs), xs, None, expect),
-    }
-
-
-def _dispatch(expect: Callable[[int | None], None]) -> dict[str, Callable[[], float]]:
-    """Calls with a number that lies on all devices, without what they have the devices do."""
-    mesh = jax.make_mesh((DEVICES,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    where = jax.NamedSharding(mesh, jax.P()) if DEVICES > 1 else jax.devices()[0]
-    x = jax.device_put(jnp.float32(1), where)
-
-    def contender(f: Any, prints: int) -> Callable[[], float]:
-        def measure() -> float:
-            seconds = timed(lambda: f(x), CALLS)
-            jax.block_until_ready(f(x))
-            fx.effects_barrier()
-            expect(prints * (CALLS + 1))
-            return seconds
-
-        return measure
-
-    def ours(x: Any) -> Any:
-        fx.print("x = {}", x)
-        return x + 1
-
-    return {
-        "jax.jit": contender(jax.jit(lambda x: x + 1), 0),
-        "fx.jit": contender(fx.jit(lambda x: x + 1), 0),
-        "fx.print": contender(fx.jit(ours), 1),
     }
 
 

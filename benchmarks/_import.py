@@ -14,7 +14,7 @@ from benchmarks._measure import Figure, interleave
 from benchmarks._ratios import Ratio, cost
 
 CODE = "import time; begin = time.process_time(); import {}; print(time.process_time() - begin)"
-ALLOWED = 0.05
+ALLOWED = 0.03
 
 
 @case("import", "`import jax`, and `import jax, effects`, each in a fresh interpreter: processor time", "quick")

@@ -11,7 +11,7 @@ import numpy as np
 
 import effects as fx
 from benchmarks._cases import Result, case
-from benchmarks._measure import Figure, interleave, per, timed
+from benchmarks._measure import Figure, everywhere, interleave, jax_has_order, per, timed
 from benchmarks._output import Written, stdout_in_file
 from benchmarks._ratios import Ratio, gain
 
@@ -39,7 +39,7 @@ def _contenders() -> _Contenders:
         "plain": (jax.jit(_looping(None)), None),
         "fx.print": (fx.jit(_looping(lambda x: fx.print("x = {}", x))), fx.effects_barrier),
         "jax.debug.print": (
-            jax.jit(_looping(lambda x: jax.debug.print("x = {}", x, ordered=True))),
+            jax.jit(_looping(lambda x: jax.debug.print("x = {}", x, ordered=jax_has_order()))),
             jax.effects_barrier,
         ),
     }
@@ -47,7 +47,7 @@ def _contenders() -> _Contenders:
 
 def _until_all_is_out(contenders: _Contenders, repeats: int, start: Any = 0.0) -> dict[str, Figure]:
     """Measures from the call to the last line. `start`: the value with which the loop begins."""
-    x = jnp.asarray(start, jnp.float32)
+    x = everywhere(jnp.asarray(start, jnp.float32))
 
     def measuring(
         written: Written, run: Callable[[Any], Any], barrier: Callable[[], None] | None

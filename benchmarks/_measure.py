@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
@@ -67,6 +69,19 @@ def interleave(contenders: Mapping[str, Callable[[], float]], repeats: int) -> d
         for name, measure in there if turn % 2 == 0 else reversed(there):
             measured[name].append(measure())
     return {name: Figure(tuple(rounds)) for name, rounds in measured.items()}
+
+
+def jax_has_order() -> bool:
+    """Whether effects of JAX's own can be ordered: for programs on several devices they cannot."""
+    return jax.default_backend() != "cpu" or jax.device_count() == 1
+
+
+def everywhere(x: jax.Array) -> jax.Array:
+    """The array on all devices of CPUs that the process has, so that programs run on all of them."""
+    if jax_has_order():
+        return x
+    mesh = jax.make_mesh((jax.device_count(),), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.device_put(x, jax.NamedSharding(mesh, jax.P()))
 
 
 def timed(run: Callable[[], Any], times: int = 1) -> float:

@@ -20,6 +20,7 @@ SIZES = (1, 10, 100, 1_000, 10_000)
 STRAIGHT = 1_000
 """So many prints are in straight code, and more in turns of a loop: XLA takes minutes to compile a straight program of
 10,000 custom calls, whosever they are."""
+COMPILED = (10, 100, 1_000, 10_000)
 AT_A_TIME = 100  # of small programs, several are called
 THREADS = (1, 2, 4, 8, 16, 32)
 CALLS = 50
@@ -29,12 +30,17 @@ def _jaxs_print(*args: Any) -> None:
     jax.debug.print(*args, ordered=True)
 
 
-def _printing(emit: Callable[..., None], prints: int) -> Callable[[Any], Any]:
+def _straight(emit: Callable[..., None], prints: int) -> Callable[[Any], Any]:
     def straight(x: Any) -> Any:
-        for i in range(min(prints, STRAIGHT)):
+        for i in range(prints):
             emit(f"print {i}: {{}}", x)
         return x + 1
 
+    return straight
+
+
+def _printing(emit: Callable[..., None], prints: int) -> Callable[[Any], Any]:
+    straight = _straight(emit, min(prints, STRAIGHT))
     if prints <= STRAIGHT:
         return straight
     return lambda x: jax.lax.fori_loop(0, prints // STRAIGHT, lambda _, x: straight(x), x)
@@ -69,6 +75,24 @@ def prints(repeats: int) -> Result:
     with stdout_in_file() as written:
         figures = measure_growth(points, repeats)
     return scaling(figures, of="prints in a program", per="print", ours="fx.print", jaxs="jax.debug.print")
+
+
+@case(
+    "scale-compile",
+    f"tracing, lowering and compiling {COMPILED[0]} to {COMPILED[-1]:,} prints in straight code",
+    "slow",
+)
+def compiling(repeats: int) -> Result:
+    """Once, since XLA takes minutes for 10,000 custom calls, whosever they are: it compares each with each."""
+    x = jnp.float32(1)
+
+    def measuring(jit: Any, emit: Callable[..., None], prints: int) -> Callable[[], float]:
+        return lambda: timed(lambda: jit(_straight(emit, prints)).lower(x).compile()) / prints
+
+    contenders = {"fx.print": (fx.jit, fx.print), "jax.debug.print": (jax.jit, _jaxs_print)}
+    points = {(name, n): measuring(*how, n) for name, how in contenders.items() for n in COMPILED}
+    figures = measure_growth(points, 1)
+    return scaling(figures, of="prints in straight code", per="print", ours="fx.print", jaxs="jax.debug.print")
 
 
 @case("scale-threads", f"{THREADS[0]} to {THREADS[-1]} threads, each calls a function with a print, until all are out")

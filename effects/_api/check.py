@@ -49,7 +49,6 @@ def _stop_before(fails: Any, call: str, fmt: str) -> None:
 
 
 @described_by("check")
-@dataclasses.dataclass(frozen=True)
 class Check(Line):
     """The message of a check. Its records are those of checks that failed."""
 

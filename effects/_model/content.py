@@ -41,7 +41,6 @@ class Output(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True)
 class Content:
     """The content of a site.
 

@@ -764,10 +764,10 @@ class Site:
     @functools.cached_property
     def direct_call(self) -> tuple[Any, ...] | None:
         """If the site is of a function that this process has, which is called once, with what travels in a record as it
-        lies there, and for which a program waits: the function, the `places` of its arguments, type and shape of its
-        only result, and what makes bytes of a number of Python's, by the number's type. The result's type is None if
-        there are several, or native code cannot read them."""
-        if not isinstance(call := self.content, HostCall) or call.results is None or not self._is_plain:
+        lies there: the function, the `places` of its arguments, what takes apart what it returns, and for each result
+        its type, its shape and by the type of what may be given for it what makes bytes of that, None for arrays. The
+        results are None if native code cannot read them, and nothing is to be taken apart if there is one by itself."""
+        if not isinstance(call := self.content, HostCall) or not self._is_plain:
             return None
         if call.pass_record or call.prints:
             return None
@@ -775,14 +775,11 @@ class Site:
             return None
         if self.lanes or self.mask or self.grid or self.num_dynamic_sizes or self.shard_bounds or self._shown_otherwise:
             return None
-        only = call.only_result
-        if only is None or only.stored.isbuiltin != 1 or only.stored != only.dtype:
-            return fn, tuple(self.places), None, (), {}
-        kind, char = only.dtype.kind, only.dtype.char
-        layout = f"={char}" if kind == "f" else char  # without "=" no number is too large for a float
-        numbers = () if only.shape else _NUMBERS.get(kind, ())
-        packs = {number: struct.Struct(layout).pack for number in numbers}
-        return fn, tuple(self.places), only.stored, only.shape, packs
+        flatten = None if call.only_result else getattr(call.tree, "flatten_up_to", None)
+        results = call.results or ()
+        is_read = all(result.stored.isbuiltin == 1 and result.stored == result.dtype for result in results)
+        types = tuple(map(_taken, results)) if is_read and (call.only_result or flatten) else None
+        return fn, tuple(self.places), flatten, types
 
     def arguments(self, operands: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """`(args, kwargs)` with these values in place of the operands."""
@@ -817,6 +814,15 @@ class Site:
     def payload_size(self) -> int:
         """Bytes of a record's payload."""
         return self.offsets[-1] + _padded(self.operands[-1].size) if self.operands else 0
+
+
+def _taken(result: Operand) -> tuple[Any, ...]:
+    """Type and shape of a result, and what may be given for it, see `Site.direct_call`."""
+    kind, char = result.dtype.kind, result.dtype.char
+    layout = f"={char}" if kind == "f" else char  # without "=" no number is too large for a float
+    numbers = () if result.shape else _NUMBERS.get(kind, ())
+    arrays = dict.fromkeys((np.ndarray, _jax.Array, result.stored.type))
+    return result.stored, result.shape, {**arrays, **{number: struct.Struct(layout).pack for number in numbers}}
 
 
 _NUMBERS = {"f": (float, int), "i": (int,), "u": (int,), "b": (bool,)}

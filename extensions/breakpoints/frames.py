@@ -6,10 +6,9 @@ else the type is kept: an object may hold the function that is traced, and its p
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +29,7 @@ class _Place(int):
     """Stands for a value of the program: its place among the operands."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """A frame of the user's. `values` are by the names that the user gave them; a frame that is another at each call
     of the program has none."""
 
@@ -44,7 +42,7 @@ class Frame:
     def of_program(self, operands: Sequence[Any]) -> Frame:
         """The frame with the program's values, of these operands."""
         values = {name: _filled(value, operands) for name, value in self.values.items()}
-        return dataclasses.replace(self, values=values)
+        return self._replace(values=values)
 
 
 def _filled(value: tuple[Any, Sequence[Any]], operands: Sequence[Any]) -> Any:

@@ -2,14 +2,13 @@
 
 #include <chrono>
 #include <cstring>
-#include <optional>
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../xla/runtime.h"
 #include "batch.h"
-#include "buffers.h"
 #include "call.h"
 #include "dispatcher.h"
 
@@ -24,12 +23,6 @@ bool IsTrue(nb::handle object) {
   const int is_true = PyObject_IsTrue(object.ptr());
   if (is_true < 0) throw nb::python_error();
   return is_true != 0;
-}
-
-bool IsInstance(nb::handle object, nb::handle types) {
-  const int is_instance = PyObject_IsInstance(object.ptr(), types.ptr());
-  if (is_instance < 0) throw nb::python_error();
-  return is_instance != 0;
 }
 
 template <size_t N>
@@ -74,11 +67,14 @@ struct DirectCalls::Call {
   RecordHeader header;
 };
 
-// What a function returned, as bytes, or why it returned nothing.
+// What a function returned, as bytes, or why it returned nothing. Made and freed under Python's lock.
 class DirectCalls::Result {
 public:
-  // Bytes of an array. Few are copied: it may change once Python's lock is let go of. Returns whether they could be
-  // had.
+  Result() = default;
+  Result(const Result &) = delete;
+  ~Result() { clear(); }
+  // Adds the bytes of an array. Few are copied: it may change once Python's lock is let go of. Returns whether they
+  // could be had.
   bool take(nb::handle array) {
     Py_buffer buffer;
     if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_C_CONTIGUOUS) != 0) {
@@ -86,23 +82,22 @@ public:
       return false;
     }
     const auto size = static_cast<size_t>(buffer.len);
-    if (size < kSmall) copied_.assign(static_cast<const char *>(buffer.buf), size);
-    PyBuffer_Release(&buffer);
     if (size < kSmall) {
-      spans_ = {{copied_.data(), size}};
+      spans_.push_back({copied_.emplace_back(static_cast<const char *>(buffer.buf), size).data(), size});
+      PyBuffer_Release(&buffer);
     } else {
-      nb::list one;
-      one.append(array);
-      take_all(one);
+      spans_.push_back({buffer.buf, size});
+      held_.push_back(buffer);
     }
     return true;
   }
-  void take_all(nb::list objects) {
-    buffers_.emplace(objects);
-    spans_ = buffers_->spans();
+  void clear() {
+    for (Py_buffer &buffer : held_) PyBuffer_Release(&buffer);
+    held_.clear();
+    spans_.clear();
   }
   void fail(std::string why) {
-    spans_.clear();
+    clear();
     why_none_ = std::move(why);
   }
   Answer answer() const { return {spans_, why_none_}; }
@@ -110,9 +105,10 @@ public:
 private:
   static constexpr size_t kSmall = 1 << 12;
 
-  std::string copied_, why_none_;
-  std::optional<Buffers> buffers_;
+  std::deque<std::string> copied_; // which stay where they are when others come
+  std::vector<Py_buffer> held_;
   std::vector<Span> spans_;
+  std::string why_none_;
 };
 
 DirectCalls::DirectCalls(nb::handle host, double patience_s)
@@ -121,9 +117,8 @@ DirectCalls::DirectCalls(nb::handle host, double patience_s)
       fail_(host.attr("fail")), clear_frames_(host.attr("clear_frames")), is_clear_(host.attr("is_clear")),
       programs_(host.attr("programs")), frames_(host.attr("frames")), runs_(nb::borrow<nb::dict>(host.attr("runs"))),
       running_(nb::borrow<nb::dict>(host.attr("running"))), array_type_(nb::module_::import_("numpy").attr("ndarray")),
-      array_types_(host.attr("array_types")), eager_(Name("eager")), calls_(Name("calls")),
-      direct_call_(Name("direct_call")), dtype_(Name("dtype")), shape_(Name("shape")), copy_(Name("copy")),
-      run_(Name("run")) {}
+      eager_(Name("eager")), calls_(Name("calls")), direct_call_(Name("direct_call")), dtype_(Name("dtype")),
+      shape_(Name("shape")), copy_(Name("copy")), run_(Name("run")) {}
 
 nb::object DirectCalls::next_batch(nb::object wait_for_nested, nb::dict nested) {
   Batch batch;
@@ -195,7 +190,7 @@ bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle wait_for_nes
     if (wake_up().offer() == 0) start_thread_();
     const nb::object since = nb::float_(Monotonic());
     Set(running_, me, nb::make_tuple(call.site, call.key, call.token, call.reply, since));
-    take_result(result, call, run(call, wait_for_nested, nested));
+    take_results(result, call, run(call, wait_for_nested, nested));
   } catch (nb::python_error &error) {
     result.fail(fail(call, error, wait_for_nested));
   }
@@ -240,23 +235,43 @@ nb::object DirectCalls::run(const Call &call, nb::handle wait_for_nested, nb::ha
   return returned;
 }
 
-// One array of the type that is expected is taken as it is, and a number of Python's by the table of the site.
-// `take_results` in Python has all else, and says what is wrong.
-void DirectCalls::take_result(Result &result, const Call &call, nb::handle returned) {
-  const nb::handle stored = At(call.direct, 2), shape = At(call.direct, 3), packs = At(call.direct, 4);
-  auto *const type = reinterpret_cast<PyObject *>(Py_TYPE(returned.ptr()));
-  if (const nb::handle pack = PyDict_GetItemWithError(packs.ptr(), type); pack.is_valid()) {
-    PyObject *number = returned.ptr();
-    const nb::object packed = nb::steal(PyObject_Vectorcall(pack.ptr(), &number, 1, nullptr));
-    if (packed.is_valid() && result.take(packed)) return;
-    PyErr_Clear(); // a number that does not fit
-  } else if (!stored.is_none() && IsInstance(returned, array_types_) && Get(returned, dtype_).is(stored)) {
-    const int same = PyObject_RichCompareBool(Get(returned, shape_).ptr(), shape.ptr(), Py_EQ);
-    if (same < 0) throw nb::python_error();
-    if (same != 0 && result.take(returned)) return;
-  }
+// `take_results` in Python has what native code does not take, and says what is wrong.
+void DirectCalls::take_results(Result &result, const Call &call, nb::handle returned) {
+  if (take_leaves(result, call, returned)) return;
+  result.clear();
   PyObject *args[] = {nullptr, call.site.ptr(), returned.ptr()};
-  result.take_all(nb::borrow<nb::list>(Vectorcall(take_results_, args)));
+  for (nb::handle bytes : nb::borrow<nb::list>(Vectorcall(take_results_, args))) result.take(bytes);
+}
+
+// Returns false for another structure than is expected, and other types.
+bool DirectCalls::take_leaves(Result &result, const Call &call, nb::handle returned) {
+  const nb::handle flatten = At(call.direct, 2), types = At(call.direct, 3);
+  if (types.is_none()) return false;
+  nb::object leaves = nb::make_tuple(returned);
+  if (!flatten.is_none()) {
+    PyObject *whole = returned.ptr();
+    leaves = nb::steal(PyObject_Vectorcall(flatten.ptr(), &whole, 1, nullptr));
+  }
+  for (Py_ssize_t i = 0; leaves.is_valid() && i < NB_TUPLE_GET_SIZE(types.ptr()); ++i) {
+    const nb::object leaf = nb::steal(PySequence_GetItem(leaves.ptr(), i));
+    if (!leaf.is_valid() || !take_leaf(result, At(types, i), leaf)) leaves.reset();
+  }
+  PyErr_Clear();
+  return leaves.is_valid();
+}
+
+// An array of the type that is expected is taken as it is, and a number of Python's as the table of the site says.
+bool DirectCalls::take_leaf(Result &result, nb::handle expected, nb::handle leaf) {
+  auto *const type = reinterpret_cast<PyObject *>(Py_TYPE(leaf.ptr()));
+  const nb::handle pack = PyDict_GetItemWithError(At(expected, 2).ptr(), type);
+  if (!pack.is_valid()) return false;
+  if (!pack.is_none()) {
+    PyObject *number = leaf.ptr();
+    const nb::object packed = nb::steal(PyObject_Vectorcall(pack.ptr(), &number, 1, nullptr));
+    return packed.is_valid() && result.take(packed); // a number may not fit
+  }
+  if (!Get(leaf, dtype_).is(At(expected, 0))) return false;
+  return PyObject_RichCompareBool(Get(leaf, shape_).ptr(), At(expected, 1).ptr(), Py_EQ) == 1 && result.take(leaf);
 }
 
 // The function has raised this, or returned what was not asked for: ends its program. Returns what this gets to hear.

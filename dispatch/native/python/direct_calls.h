@@ -43,7 +43,9 @@ private:
   bool find(const Batch &batch, Call &call);
   bool answer(const Call &call, Batch &batch, nb::handle wait_for_nested, nb::handle nested);
   nb::object run(const Call &call, nb::handle wait_for_nested, nb::handle nested);
-  void take_result(Result &result, const Call &call, nb::handle returned);
+  void take_results(Result &result, const Call &call, nb::handle returned);
+  bool take_leaves(Result &result, const Call &call, nb::handle returned);
+  bool take_leaf(Result &result, nb::handle expected, nb::handle leaf);
   std::string fail(const Call &call, nb::python_error &error, nb::handle wait_for_nested);
 
   const double patience_s_;
@@ -54,8 +56,7 @@ private:
   nb::object stream_of_, site_of_, start_thread_, look_, take_results_, fail_, clear_frames_;
   nb::object is_clear_, programs_, frames_;
   nb::dict runs_, running_;
-  // Of NumPy, and all whose results are taken as they are.
-  nb::object array_type_, array_types_;
+  nb::object array_type_; // of NumPy
   // Names of attributes.
   nb::object eager_, calls_, direct_call_, dtype_, shape_, copy_, run_;
 };

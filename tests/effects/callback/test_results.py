@@ -243,20 +243,26 @@ TAKEN = [
     (_of(dtype="int32"), -7), (_of(dtype="int32"), np.int32(-7)), (_of(dtype="uint8"), 255), (_of(dtype="int8"), -128),
     (_of(dtype="bool"), True), (_of(dtype="bool"), np.bool_(True)), (_of(dtype="complex64"), np.complex64(1j)),
     (_of(2, 3), jnp.arange(6.0).reshape(3, 2).T), (_of(2000), jnp.arange(2000.0)),
+    ((_of(), _of(dtype="int32")), (0.1, np.int32(7))), ((), ()), ([_of(2000)], [np.arange(2000, dtype=np.float32)]),
+    ({"a": _of(3), "b": (_of(), None)}, {"b": (jnp.float32(2), None), "a": np.ones(3, np.float32)}),
 ]  # fmt: skip
 TAKEN_BY_PYTHON = [
     (_of(dtype="bool"), 1), (_of(dtype="complex64"), 1), (_of(dtype="bfloat16"), 0.1), (_of(dtype="int4"), 7),
     (_of(dtype="bfloat16"), jnp.bfloat16(0.1)), (_of(2, 3), np.arange(6, dtype=np.float32).reshape(3, 2).T),
     (_of(2), np.ma.masked_array(np.ones(2, np.float32), [0, 1])),
+    ((_of(2000), _of(2000)), (np.ones(2000, np.float32), np.arange(4000, dtype=np.float32)[::2])),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("asked", "returned"), TAKEN + TAKEN_BY_PYTHON)
 def test_results_of_a_type_that_fits_are_taken(asked, returned):
-    """Numbers of Python's, NumPy's scalars and JAX's arrays are results as NumPy's arrays are, to the bit."""
-    result = fx.jit(lambda: fx.callback(lambda: returned, asked))()
-    assert np.asarray(result).tobytes() == np.asarray(returned, asked.dtype).tobytes()
-    assert (result.dtype, result.shape) == (asked.dtype, asked.shape)
+    """Numbers of Python's, NumPy's scalars and JAX's arrays are results as NumPy's arrays are, to the bit, also in
+    structures."""
+    results = fx.jit(lambda: fx.callback(lambda: returned, asked))()
+    assert jax.tree.structure(results) == jax.tree.structure(asked)
+    for result, one, type_ in zip(*map(jax.tree.leaves, (results, returned, asked)), strict=True):
+        assert np.asarray(result).tobytes() == np.asarray(one, type_.dtype).tobytes()
+        assert (result.dtype, result.shape) == (type_.dtype, type_.shape)
 
 
 @pytest.mark.parametrize(("asked", "returned"), TAKEN)
@@ -271,7 +277,7 @@ def test_results_of_a_type_that_fits_take_no_python(asked, returned, request):
         sys.setprofile(note if next(calls) is not None else None)  # of the drain's thread, which calls it
         return returned
 
-    zeros = jnp.zeros(asked.shape, asked.dtype)
+    zeros = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), asked)
     fx.jit(lambda: jax.lax.scan(lambda c, _: (fx.callback(function, asked), None), zeros, length=5))()
     assert called.count("function") >= 3
     assert ("take_results" in called) == (request.node.callspec.params["path"] == "general")
@@ -294,6 +300,9 @@ WRONG = [
     (F32, None, "expects"),
     (F32, [np.float32(1)], "expects"),
     ((F32, F32), np.float32(1), "expects"),
+    ((F32, F32), (1.0, (1.0,)), "expects"),
+    ((F32, F32), (1.0, np.float64(1)), "float64"),
+    ({"a": F32}, {"b": 1.0}, "expects"),
     (F32, "text", "'text'"),
     (F32, 1j, "1j"),
     (F32, 1e300, "1e\\+300"),

@@ -76,8 +76,8 @@ SLIPS = (
     Slip(
         "replay.nested_effects",
         REPLAY,
-        "                if self._wait_for_nested is not None:\n                    self._wait_for_nested(self._key)",
-        "                if self._wait_for_nested is None:\n                    self._wait_for_nested(self._key)",
+        "                self._wait_for_nested(self._key)\n            return []",
+        "                pass\n            return []",
         "Effects of programs that a function calls come at some time, and not in its place.",
         ("tests/effects/callback/test_nested.py::test_effects_of_a_callback_come_in_its_place",),
     ),
