@@ -148,10 +148,12 @@ def _text(fields: Mapping[str, Any]) -> str:
     return f"`{fields['operation']}` made {fields['value']:.6g}{index} of {fields['type']}{others}{taken}"
 
 
-def error_of(where: Where, fields: Mapping[str, Any], text: str, lane: tuple[int, ...], device: int) -> NonFinite:
+def error_of(
+    where: Where, fields: Mapping[str, Any], text: str, lane: tuple[int, ...], device: int, grid: tuple[int, ...] = ()
+) -> NonFinite:
     """What is raised at a line for what `Operation.read` returns."""
     devices = (device,) if device >= 0 and jax.device_count() > 1 else ()
-    numbers = ("iteration", fields["iteration"]), ("lane", lane), ("device", devices)
+    numbers = ("iteration", fields["iteration"]), ("lane", lane), ("device", devices), ("grid index", grid)
     place = [
         f"{where}, in `{where.function}`",
         where.called,
@@ -160,7 +162,7 @@ def error_of(where: Where, fields: Mapping[str, Any], text: str, lane: tuple[int
     ]
     message = _text(fields)
     failure = NonFinite(
-        text.format(message=message, place=", ".join(filter(None, place))), message, str(where), lane, device
+        text.format(message=message, place=", ".join(filter(None, place))), message, str(where), lane, device, grid
     )
     vars(failure).update({name: value for name, value in fields.items() if name != "type"})
     failure.callers, failure.effect = where.callers, CHECK.name
@@ -183,7 +185,7 @@ def is_first(token: Sequence[int]) -> bool:
 
 searches: dict[int, list[tuple[Any, ...]]] = {}
 """By its number, what a search has found: of each bad value the line, those of an `Operation`, what a record says of
-it, and the device if it is in a per-device region."""
+it, the device if it is in a per-device region, and the place in a kernel's grid."""
 
 
 @described_by("watch")
@@ -193,7 +195,7 @@ class Found(Check):
 
     of: tuple[Any, ...] = ()  # those of an `Operation`; none if it is not known
     search: int = 0  # which search has found it, whose records are read later; 0: none
-    place: tuple[Any, ...] = ()  # lane and device, where the record does not say it
+    place: tuple[Any, ...] = ()  # lane, device and place in a grid, where the record does not say it
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         return fields if self.search else read_fields(self.of, fields)
@@ -205,10 +207,10 @@ class Found(Check):
         for record in records:
             if self.search:
                 device = record.device if in_region(record.token[PHASE]) else None
-                searches[self.search].append((record.where, self.of, record.fields, device))
+                searches[self.search].append((record.where, self.of, record.fields, device, record.grid or ()))
             elif self.place or is_first(record.token):
-                lane, device = self.place or (record.lane, record.device)
-                report(error_of(record.where, record.fields, _WENT_ON, tuple(lane), device))
+                lane, device, grid = self.place or (record.lane, record.device, ())
+                report(error_of(record.where, record.fields, _WENT_ON, tuple(lane), device, tuple(grid)))
 
 
 @described_by("watch_log")
@@ -221,7 +223,7 @@ class FoundEvent(Event):
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         read = read_fields(self.of, fields)
-        place = dict(zip(("in_lane", "on_device"), self.place, strict=False))
+        place = dict(zip(("in_lane", "on_device", "in_grid"), self.place, strict=False))
         return {**read, "operands": [*map(str, read["operands"])], **place}
 
     def text(self, record: Record) -> str:
@@ -286,7 +288,7 @@ def bind_found(
 
     def record(*given: Any) -> Any:
         fields = _fields(watch, name, given[: len(taken)], given[len(taken) : len(taken) + len(outs)])
-        fields["iteration"] = jnp.stack(given[len(taken) + len(outs) :]) if around else np.zeros(0, np.int32)
+        fields["iteration"] = jnp.stack(given[len(taken) + len(outs) :]) if around else jnp.zeros(0, np.int32)
         return bind_fields(watch, where, of, fields)
 
     def nothing(*_: Any) -> list[Any]:
@@ -303,7 +305,7 @@ def _fields(watch: Watch, name: str, operands: Sequence[Any], outs: Sequence[Any
         return (jnp.abs(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x).astype(real)
 
     bad = [watch.is_bad(out, name) for out in outs]
-    flags = [np.zeros(out.size, bool) if b is None else b.reshape(-1) for out, b in zip(outs, bad, strict=True)]
+    flags = [jnp.zeros(out.size, bool) if b is None else b.reshape(-1) for out, b in zip(outs, bad, strict=True)]
     is_bad, values = jnp.concatenate(flags), jnp.concatenate([*map(flat, outs)])
     first = jnp.argmax(is_bad).astype(np.int32)
     numbers = [values[first]]

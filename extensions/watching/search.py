@@ -92,8 +92,8 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
             found = searches.pop(search.search)
         if not found and not _takes_bad(jaxpr, args, watch):
             found = [_NOT_FOUND]
-        for where, of, fields, device in found if watch.mode == "log" else found[:1]:
-            place = record.lane, record.device if device is None else device
+        for where, of, fields, device, grid in found if watch.mode == "log" else found[:1]:
+            place = record.lane, record.device if device is None else device, grid
             if watch.mode == "stop":
                 raise error_of(where or watch.where, read_fields(of, fields), STOPPED, *place)
             bind_fields(watch, where or watch.where, of, fields, place)
@@ -102,7 +102,7 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
     return find
 
 
-_NOT_FOUND: tuple[Any, ...] = None, (), {"at": np.zeros(2, np.int32)}, None
+_NOT_FOUND: tuple[Any, ...] = None, (), {"at": np.zeros(2, np.int32)}, None, ()
 
 
 def _takes_bad(jaxpr: Any, args: Sequence[Any], watch: Watch) -> bool:

@@ -23,7 +23,7 @@ _MOVES = _named(
     "all_to_all ppermute slice dynamic_slice dynamic_update_slice concatenate pad select_n scatter split tile "
     "gather iota rng_bit_generator real imag conj complex neg abs max min clamp reduce_max reduce_min argmax "
     "argmin pmax pmin cummax cummin sort top_k sign floor ceil round reduce_precision stop_gradient "
-    "select_and_gather_add after print_grad"
+    "select_and_gather_add after print_grad get swap masked_load masked_swap"
 )
 """They give values that they take, or their opposites."""
 

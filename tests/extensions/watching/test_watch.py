@@ -107,6 +107,21 @@ def test_log_says_the_lane():
     assert [record.fields["in_lane"] for record in records] == [(1,)]
 
 
+def test_log_says_the_place_in_a_grid():
+    """Of a kernel its equation is logged, and the kernel as a whole, which gives the bad value."""
+    fault = FAULTS["in_a_kernel"]
+    records = _events(fx.jit(fx.watch(fault.plain, mode="log")), *fault.args)
+    seen = [(record.fields["operation"], record.fields["in_grid"]) for record in records]
+    assert seen == [("log", (2,)), ("pallas_call", ())]
+
+
+def test_kernel_is_one_operation_for_a_predicate():
+    """A predicate may close over arrays, which kernels do not take."""
+    fault, limit = FAULTS["in_a_kernel"], jnp.float32(2.4)
+    error = _raised(fx.jit(fx.watch(fault.plain, when=lambda x: (x > limit) & (x < 2.5))), abs(fault.args[0]))
+    assert (error.operation, error.index, error.grid) == ("pallas_call", (2, 1), ())
+
+
 @pytest.mark.parametrize("around", [lambda f: f, jax.vmap, lambda f: lambda x: lax.map(f, x)], ids=["", "vmap", "map"])
 def test_stop(around):
     """The first bad value ends the program, whose call raises it; without one the program has its results."""
