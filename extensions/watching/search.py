@@ -63,7 +63,7 @@ def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
     if flag is False:
         return outs
     given, leaves, tree = take_arguments((tuple(args),), {}, "fx.watch", watch.where)
-    find = HostFunction.of(_finder(jaxpr, watch, names))
+    find = HostFunction(_finder(jaxpr, watch, names), name="fx.watch")
     content: HostCall = HostCall(find, pass_record=True)
     if watch.mode == "stop":
         content = End(find, (NOTHING,), ONE, pass_record=True, message=Line("a bad value"))
@@ -98,7 +98,6 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
                 raise error_of(where or watch.where, read_fields(of, fields), STOPPED, *place)
             bind_fields(watch, where or watch.where, of, fields, place)
 
-    find.__qualname__ = "fx.watch"
     return find
 
 
