@@ -107,9 +107,9 @@ def any_of(flags: list[Any]) -> Any:
 
 
 def bodies_of(eqn: Any) -> list[Any]:
-    """The jaxprs of an equation in which equations are looked at. A rule for `vmap` is still to come, what another
-    `fx.watch` watches is its own, and what has a reference of its own is seen from outside."""
-    is_left = eqn.primitive in (_jax.custom_vmap_p, _jax.run_state_p) or eqn.primitive.name == "watch"
+    """The jaxprs of an equation in which equations are looked at. A rule for `vmap` is still to come, and what
+    another `fx.watch` watches is its own."""
+    is_left = eqn.primitive is _jax.custom_vmap_p or eqn.primitive.name == "watch"
     if is_left or not (eqn.primitive is _jax.shard_map_p or find_holder(eqn.primitive) is not None):
         return []
     values = [x for value in eqn.params.values() for x in (value if isinstance(value, tuple) else (value,))]

@@ -425,3 +425,11 @@ def _in_a_kernel_in_a_lane(x):
 def _kernel_that_writes_nothing(x):
     shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
     return pl.pallas_call(lambda x_ref, o_ref: None, shape, interpret=True)(x)  # here
+
+
+@fault("log", np.float32(-1))
+def _in_a_run_state(x):
+    def body(ref):
+        ref[...] = jnp.log(ref[...])  # here
+
+    return pl.run_state(body)(x)
