@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -81,8 +82,7 @@ class Watch:
 
     def any_bad(self, values: Any, operation: str) -> Any:
         """Whether any of these values has a bad element; False if they can't have."""
-        flags = [bad.any() for x in values if (bad := self.is_bad(x, operation)) is not None]
-        return any_of(flags)
+        return any_of([_any(bad) for x in values if (bad := self.is_bad(x, operation)) is not None])
 
     def _is_true(self, when: Callable[[Any], Any], x: Any, operation: str) -> Any:
         what = f"the result of `{operation}`" if operation else "a result of the function"
@@ -96,6 +96,12 @@ class Watch:
             returned = type_of(bad) if hasattr(bad, "dtype") else errors.shown(bad)
             raise TypeError(MSG_PREDICATE_RETURNED.format(returned=returned, **shown))
         return jnp.broadcast_to(bad, np.shape(x))
+
+
+def _any(flags: Any) -> Any:
+    """Along the last axis at the end, which XLA's CPU compiler makes twice as fast; it must not make it one step."""
+    rows = tuple(range(flags.ndim - 1))
+    return jax.lax.optimization_barrier(flags.any(rows)).any() if rows else flags.any()
 
 
 def any_of(flags: list[Any]) -> Any:

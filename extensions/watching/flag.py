@@ -43,8 +43,7 @@ def run_flagged(jaxpr: Any, args: Sequence[Any], watch: Watch) -> tuple[Any, lis
 
 @_jax.weakref_lru_cache
 def _plan(jaxpr: Any, watch: Watch, first: int, carried: int) -> _Plan:
-    """A loop has `carried` values behind the `first` inputs of its body, which are its first results. What is bad in
-    them is seen if it comes to the last iteration."""
+    """What of a body is looked at, if all that its results show is: see `_seen_in`."""
     inner = jaxpr.jaxpr
     maybe: set[Any] = set()
     applied: set[int] = set()
@@ -54,14 +53,7 @@ def _plan(jaxpr: Any, watch: Watch, first: int, carried: int) -> _Plan:
             maybe.update(eqn.outvars)
         if any(plan.hidden or plan.applied for plan in _plans_of(eqn, watch)):
             applied.add(position)
-    lasting = set(range(carried))
-    while True:
-        results = [var for at, var in enumerate(inner.outvars) if at >= carried or at in lasting]
-        seen, hidden = _seen(inner, watch, results, maybe)
-        lost = {at for at in lasting if inner.invars[first + at] not in seen}
-        if not lost:
-            break
-        lasting -= lost
+    _, hidden = _seen_in(inner, watch, first, carried, (True,) * len(inner.outvars), maybe)
     applied |= {position for position, eqn in enumerate(inner.eqns) if not hidden.isdisjoint(eqn.outvars)}
     shown = tuple(at for at, var in enumerate(inner.outvars) if _is_in(var, maybe))
     return _Plan(shown, frozenset(hidden), frozenset(applied))
@@ -89,6 +81,48 @@ def _carried(eqn: Any, body: Any) -> tuple[int, int]:
     return 0, 0
 
 
+def _seen_in(
+    jaxpr: Any, watch: Watch, first: int, carried: int, kept: Sequence[bool], maybe: set[Any]
+) -> tuple[set[Any], set[Any]]:
+    """The same for a body, of whose results those are looked at that are `kept`. That of a loop has `carried` values
+    behind its `first` inputs, which are its first results. What is bad in them is seen if it comes to the last
+    iteration."""
+    lasting = {at for at in range(carried) if kept[at]}
+    while True:
+        results = [var for at, var in enumerate(jaxpr.outvars) if (at in lasting if at < carried else kept[at])]
+        seen, hidden = _seen(jaxpr, watch, results, maybe)
+        lost = {at for at in lasting if jaxpr.invars[first + at] not in seen}
+        if not lost:
+            return seen, hidden
+        lasting -= lost
+
+
+@_jax.weakref_lru_cache
+def _shown_inputs(jaxpr: Any, watch: Watch, first: int, carried: int, kept: tuple[bool, ...]) -> frozenset[int]:
+    """The positions of the inputs of a body that show in these of its results what is bad in them."""
+    seen, _ = _seen_in(jaxpr.jaxpr, watch, first, carried, kept, set())
+    return frozenset(at for at, var in enumerate(jaxpr.jaxpr.invars) if var in seen)
+
+
+def _shown_operands(eqn: Any, watch: Watch, seen: set[Any]) -> Iterable[int]:
+    """The positions of the operands of an equation that show in those of its results that are seen what is bad in
+    them."""
+    primitive, bodies = eqn.primitive, bodies_of(eqn)
+    if not bodies:
+        floats = [var for var in eqn.outvars if is_float(var.aval)]
+        return [at for at in range(len(eqn.invars)) if floats and floats[0] in seen and watch.shows(eqn, at)]
+    kept = tuple(var in seen for var in eqn.outvars)
+    shown = [_shown_inputs(body, watch, *_carried(eqn, body), kept) for body in bodies if not _is_condition(eqn, body)]
+    if primitive in _CALLS or (primitive is _jax.scan_p and eqn.params["length"]):
+        return shown[0]
+    if primitive is _jax.cond_p:
+        return [1 + at for at in frozenset.intersection(*shown)]
+    if primitive is _jax.while_p:  # which may have no iteration
+        first, ahead = eqn.params["body_nconsts"], eqn.params["cond_nconsts"]
+        return [ahead + at for at in shown[0] if at >= first and kept[at - first]]
+    return []
+
+
 def _seen(jaxpr: Any, watch: Watch, results: Sequence[Any], maybe: set[Any]) -> tuple[set[Any], set[Any]]:
     """The variables that show what is bad in them in one of these results, or in one that is looked at; and those that
     are looked at, since they show it nowhere else."""
@@ -99,14 +133,7 @@ def _seen(jaxpr: Any, watch: Watch, results: Sequence[Any], maybe: set[Any]) -> 
         of_use = used.union(eqn.outvars) if bodies_of(eqn) else used
         hidden.update(var for var in eqn.outvars if var in maybe and var in of_use and var not in seen)
         seen |= hidden
-        floats = [var for var in eqn.outvars if is_float(var.aval)]
-        if eqn.primitive in _CALLS and seen.issuperset(floats):
-            [body] = bodies_of(eqn)
-            inside, _ = _seen(body.jaxpr, watch, body.jaxpr.outvars, set())
-            inputs = zip(eqn.invars, body.jaxpr.invars, strict=True)
-            seen.update(x for x, var in inputs if var in inside and _is_variable(x))
-        elif floats and floats[0] in seen:
-            seen.update(x for at, x in enumerate(eqn.invars) if _is_variable(x) and watch.shows(eqn, at))
+        seen.update(x for at in _shown_operands(eqn, watch, seen) if _is_variable(x := eqn.invars[at]))
     return seen, hidden
 
 

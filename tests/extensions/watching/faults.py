@@ -189,6 +189,24 @@ def _in_the_condition_of_a_loop(x):
     return lax.while_loop(lambda x: ~(jnp.log(x) > 5), lambda x: jnp.where(x < 0, 1e9, x - 1), x)  # here
 
 
+@fault("log", A, index=(1,))
+def _masked_away_in_the_next_scan(xs):
+    ys = jnp.log(xs)  # here
+    return lax.scan(lambda total, y: (total + jnp.where(y > 0, y, 0), y > 0), jnp.float32(0), ys)
+
+
+@fault("log", np.float32(-1), np.int32(0))
+def _lost_by_a_loop_without_iterations(x, n):
+    y = jnp.log(x)  # here
+    return lax.while_loop(lambda at: at[0] < n, lambda at: (at[0] + 1, at[1] + at[2], at[2] * 0), (0, x, y))[1]
+
+
+@fault("log", np.float32(-1))
+def _lost_by_a_branch(x):
+    y = jnp.log(x)  # here
+    return lax.cond(x > 0, lambda y: y + 1, lambda y: jnp.where(y > 0, y, 0.0), y)
+
+
 @fault("log", np.float32(-1), np.int32(1))
 def _in_a_branch(x, i):
     return lax.switch(i, [lambda x: x, lambda x: jnp.log(x), lambda x: -x], x)  # here

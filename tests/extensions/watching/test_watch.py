@@ -449,3 +449,19 @@ def test_value_that_a_loop_alone_uses_is_seen(use):
 def test_summary_looks_for_nothing():
     with pytest.raises(ValueError, match="summary=True"):
         fx.watch(lambda x: x, summary=True, mode="log")
+
+
+def test_what_shows_in_results_is_not_looked_at_by_itself():
+    """What a loop, a branch or a call hands on is looked at in the result, and in what a loop carries to its end."""
+
+    def f(w, xs):
+        def step(h, x):
+            h = lax.cond(x[0] > 0, lambda h: jnp.tanh(w @ h + x), lambda h: h * x, h)
+            return h, jax.jit(jnp.exp)(h)
+
+        rows = lax.scan(step, xs[0], jnp.log(xs))[1]
+        rows = lax.dynamic_update_slice(jnp.ones((5, 3)), rows, (1, 0))
+        return lax.scan(lambda total, row: (total + row, None), xs[0], rows)[0]
+
+    eqns = list(_jaxprs(jax.make_jaxpr(fx.watch(f))(jnp.eye(3), jnp.ones((2, 3)))))
+    assert sum(eqn.primitive.name == "reduce_or" for eqn in eqns) == 2
