@@ -87,7 +87,7 @@ def watch(
 
     Raises:
         TypeError, ValueError: at once, if an argument is not as described; while tracing, if `when` fails or returns
-            something else than booleans; if arrays have symbolic shapes.
+            something else than booleans; by `fx.export`, but for summaries.
 
     Example:
         >>> import effects as fx, jax, jax.numpy as jnp

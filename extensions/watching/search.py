@@ -62,7 +62,7 @@ def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
     flag, outs = run_flagged(jaxpr, args, watch)
     if flag is False:
         return outs
-    given, leaves, tree = take_arguments((tuple(args),), {}, "fx.watch", watch.where)
+    given, leaves, tree = take_arguments(tuple(args), {}, "fx.watch", watch.where)
     find = HostFunction(_finder(jaxpr, watch, names), name="fx.watch")
     content: HostCall = HostCall(find, pass_record=True)
     if watch.mode == "stop":
@@ -81,10 +81,10 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
     search, lock = dataclasses.replace(watch, search=next(_numbers)), threading.Lock()
     again = jit(lambda *args: Each(search).run(silent_jaxpr(jaxpr), args, names))
 
-    def find(args: Any, record: Record) -> None:
+    def find(*given: Any, record: Record) -> None:
         if watch.mode == "raise" and not is_first(record.token):
             return
-        args = [*map(_jax.with_type, args, jaxpr.in_avals)]
+        args = [*map(_jax.with_type, given, jaxpr.in_avals)]
         with lock:  # one thread at a time has the list of what is found
             searches[search.search] = []
             again(*args)

@@ -94,6 +94,16 @@ def _overflow_of_a_cast(x):
     return x.astype(jnp.float16)  # here
 
 
+@fault("convert_element_type", np.float32([1, 1e6]), index=(1,))
+def _overflow_of_a_type_without_infinity(x):
+    return x.astype(jnp.float8_e4m3fn).astype(x.dtype)  # here
+
+
+@fault("log")
+def _without_arguments():
+    return jnp.log(-jnp.ones(()))  # here
+
+
 @fault("integer_pow", np.float32([1, 0]), index=(1,), options={"inf": True})
 def _power(x):
     return x**-2  # here

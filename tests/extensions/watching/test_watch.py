@@ -7,6 +7,7 @@ import inspect
 import re
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -322,6 +323,7 @@ def test_callers_are_named():
     assert error.callers[0].line == inspect.getsourcelines(f)[1] + 2
 
 
+SYMBOLIC = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n"), jnp.float32)
 REFUSED = [
     (lambda: fx.watch(3), TypeError, "was given 3 as its function"),
     (lambda: fx.watch(_log, mode="x"), ValueError, "was given mode='x'"),
@@ -333,6 +335,7 @@ REFUSED = [
     (lambda: fx.watch(_log, when=lambda x: x)(X), TypeError, r"returned float32\[\] for float32"),
     (lambda: fx.watch(_log, when=lambda x: (x > 0)[None])(A), TypeError, r"returned bool\[1,3\] for float32"),
     (lambda: fx.watch(_log, when=lambda x: None)(X), TypeError, "returned None for float32"),
+    (lambda: fx.export(fx.jit(fx.watch(_log)))(SYMBOLIC), ValueError, "back the function `fx.watch` at .* Take it out"),
     (lambda: fx.export(fx.jit(fx.watch(_log)))(X), ValueError, "back the function `fx.watch` at .* Take it out"),
 ]
 
@@ -465,3 +468,10 @@ def test_what_shows_in_results_is_not_looked_at_by_itself():
 
     eqns = list(_jaxprs(jax.make_jaxpr(fx.watch(f))(jnp.eye(3), jnp.ones((2, 3)))))
     assert sum(eqn.primitive.name == "reduce_or" for eqn in eqns) == 2
+
+
+def test_summary_of_symbolic_shapes_is_exported():
+    """Summaries are events as others are."""
+    exported = fx.export(fx.jit(fx.watch(_log, summary=True)))(SYMBOLIC)
+    [record] = _events(fx.deserialize(exported.serialize()).call, abs(A))
+    assert record.event == "log" and record.fields["min"] == 0
