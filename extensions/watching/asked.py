@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
+import operator
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -105,11 +107,9 @@ def _any(flags: Any) -> Any:
 
 
 def any_of(flags: list[Any]) -> Any:
-    """Whether any of these holds; False of none."""
-    total: Any = False
-    for flag in flags:
-        total = flag if total is False else total | flag
-    return total
+    """Whether any of these holds, some of which may be False; False of none."""
+    flags = [flag for flag in flags if flag is not False]
+    return functools.reduce(operator.or_, flags) if flags else False
 
 
 def bodies_of(eqn: Any) -> list[Any]:

@@ -38,7 +38,7 @@ def run_flagged(jaxpr: Any, args: Sequence[Any], watch: Watch) -> tuple[Any, lis
     """Evaluates a jaxpr, with constants. Returns whether a value is bad, or False, and the results."""
     hidden, outs = _run(jaxpr, args, watch)
     results = watch.any_bad([outs[at] for at in _plan(jaxpr, watch, 0, 0).shown], "")
-    return any_of([each for each in (hidden, results) if each is not False]), outs
+    return any_of([hidden, results]), outs
 
 
 @_jax.weakref_lru_cache
@@ -159,7 +159,7 @@ def _run(jaxpr: Any, args: Sequence[Any], watch: Watch, first: int = 0, carried:
         else:
             flag, outs = False, _jax.bind(eqn, operands)
         hidden = [out for out, var in zip(outs, eqn.outvars, strict=True) if var in plan.hidden]
-        flags.extend(each for each in (flag, watch.any_bad(hidden, eqn.primitive.name)) if each is not False)
+        flags.extend([flag, watch.any_bad(hidden, eqn.primitive.name)])
         return outs
 
     with_effects = {position for position, eqn in enumerate(jaxpr.eqns) if eqn.effects}

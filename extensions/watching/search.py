@@ -16,10 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._api.check import End
 from effects._model.after import after
 from effects._model.callback import HostCall, HostFunction
-from effects._model.line import Line
 from effects._model.primitive import effect_p
 from effects._model.record import Record
 from effects._model.site import Site, take_arguments
@@ -31,10 +29,9 @@ from effects.extensions.watching.each import Each
 from effects.extensions.watching.flag import run_flagged
 from effects.extensions.watching.found import (
     FILTER,
-    NOTHING,
-    ONE,
     STOPPED,
     bind_fields,
+    ending,
     error_of,
     is_first,
     read_fields,
@@ -63,10 +60,9 @@ def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
     if flag is False:
         return outs
     given, leaves, tree = take_arguments(tuple(args), {}, "fx.watch", watch.where)
-    find = HostFunction(_finder(jaxpr, watch, names), name="fx.watch")
-    content: HostCall = HostCall(find, pass_record=True)
-    if watch.mode == "stop":
-        content = End(find, (NOTHING,), ONE, pass_record=True, message=Line("a bad value"))
+    find = _finder(jaxpr, watch, names)
+    call = HostCall(HostFunction(find, name="fx.watch"), pass_record=True)
+    content = ending(find) if watch.mode == "stop" else call
     site = Site(WATCH, content, leaves, tree, watch.where, filter=FILTER)
 
     def nothing(*_: Any) -> list[Any]:
@@ -101,7 +97,7 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
     return find
 
 
-_NOT_FOUND: tuple[Any, ...] = None, (), {"at": np.zeros(2, np.int32)}, None, ()
+_NOT_FOUND: tuple[Any, ...] = None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}, None, ()
 
 
 def _takes_bad(jaxpr: Any, args: Sequence[Any], watch: Watch) -> bool:
