@@ -45,18 +45,44 @@ def run_flagged(jaxpr: Any, args: Sequence[Any], watch: Watch) -> tuple[Any, lis
 def _plan(jaxpr: Any, watch: Watch, first: int, carried: int) -> _Plan:
     """What of a body is looked at, if all that its results show is: see `_seen_in`."""
     inner = jaxpr.jaxpr
-    maybe: set[Any] = set()
+    maybe, shown = _made(jaxpr, watch, 0, 0, (False,) * len(inner.invars))
     applied: set[int] = set()
     for position, eqn in enumerate(inner.eqns):
-        makes = any(has_any(body, watch) for body in bodies_of(eqn)) or (not bodies_of(eqn) and watch.makes(eqn))
-        if makes or any(_is_in(x, maybe) and watch.shows(eqn, at) for at, x in enumerate(eqn.invars)):
-            maybe.update(eqn.outvars)
         if any(plan.hidden or plan.applied for plan in _plans_of(eqn, watch)):
             applied.add(position)
     _, hidden = _seen_in(inner, watch, first, carried, (True,) * len(inner.outvars), maybe)
     applied |= {position for position, eqn in enumerate(inner.eqns) if not hidden.isdisjoint(eqn.outvars)}
-    shown = tuple(at for at, var in enumerate(inner.outvars) if _is_in(var, maybe))
     return _Plan(shown, frozenset(hidden), frozenset(applied))
+
+
+@_jax.weakref_lru_cache
+def _made(
+    jaxpr: Any, watch: Watch, first: int, carried: int, given: tuple[bool, ...]
+) -> tuple[frozenset[Any], tuple[int, ...]]:
+    """The variables of a body that may be bad or show what is, if these of its inputs may be bad, and the positions of
+    the results among them. A loop's body gets `carried` of them behind its `first` inputs."""
+    inner, bad = jaxpr.jaxpr, {at for at, is_bad in enumerate(given) if is_bad}
+    while True:
+        maybe = {inner.invars[at] for at in bad}
+        for eqn in inner.eqns:
+            maybe.update(_made_by(eqn, watch, maybe))
+        results = tuple(at for at, var in enumerate(inner.outvars) if _is_in(var, maybe))
+        again = bad | {first + at for at in results if at < carried}
+        if again == bad:
+            return frozenset(maybe), results
+        bad = again
+
+
+def _made_by(eqn: Any, watch: Watch, maybe: set[Any]) -> Iterable[Any]:
+    """The results of an equation that may be bad, or show what these variables may be."""
+    given = tuple(_is_in(x, maybe) for x in eqn.invars)
+    if not (bodies := bodies_of(eqn)):
+        makes = watch.makes(eqn) or any(is_bad and watch.shows(eqn, at) for at, is_bad in enumerate(given))
+        return eqn.outvars if makes else ()
+    if (ahead := _ahead(eqn)) is None:
+        return eqn.outvars if any(given) or any(has_any(body, watch) for body in bodies) else ()
+    own = [body for body in bodies if not _is_condition(eqn, body)]
+    return [eqn.outvars[at] for body in own for at in _made(body, watch, *_carried(eqn, body), given[ahead:])[1]]
 
 
 def _plans_of(eqn: Any, watch: Watch) -> Iterable[_Plan]:
@@ -107,20 +133,29 @@ def _shown_inputs(jaxpr: Any, watch: Watch, first: int, carried: int, kept: tupl
 def _shown_operands(eqn: Any, watch: Watch, seen: set[Any]) -> Iterable[int]:
     """The positions of the operands of an equation that show in those of its results that are seen what is bad in
     them."""
-    primitive, bodies = eqn.primitive, bodies_of(eqn)
-    if not bodies:
+    if not (bodies := bodies_of(eqn)):
         floats = [var for var in eqn.outvars if is_float(var.aval)]
         return [at for at in range(len(eqn.invars)) if floats and floats[0] in seen and watch.shows(eqn, at)]
+    if (ahead := _ahead(eqn)) is None:
+        return []
     kept = tuple(var in seen for var in eqn.outvars)
-    shown = [_shown_inputs(body, watch, *_carried(eqn, body), kept) for body in bodies if not _is_condition(eqn, body)]
-    if primitive in _CALLS or (primitive is _jax.scan_p and eqn.params["length"]):
-        return shown[0]
-    if primitive is _jax.cond_p:
-        return [1 + at for at in frozenset.intersection(*shown)]
-    if primitive is _jax.while_p:  # which may have no iteration
-        first, ahead = eqn.params["body_nconsts"], eqn.params["cond_nconsts"]
-        return [ahead + at for at in shown[0] if at >= first and kept[at - first]]
-    return []
+    own = [body for body in bodies if not _is_condition(eqn, body)]
+    shown = frozenset.intersection(*(_shown_inputs(body, watch, *_carried(eqn, body), kept) for body in own))
+    if eqn.primitive is _jax.while_p or eqn.params.get("length") == 0:  # then it may have no iteration
+        first, carried = _carried(eqn, own[0])
+        shown = [at for at in shown if first <= at < first + carried and kept[at - first]]
+    return [ahead + at for at in shown]
+
+
+def _ahead(eqn: Any) -> int | None:
+    """How many of its operands an equation takes ahead of those of its bodies; None if bodies do not take the rest."""
+    if eqn.primitive is _jax.while_p:
+        return eqn.params["cond_nconsts"]
+    return _AHEAD.get(eqn.primitive)
+
+
+_CALLS = _jax.jit_p, _jax.custom_jvp_call_p, _jax.custom_vjp_call_p, _jax.remat_p
+_AHEAD = {**dict.fromkeys((*_CALLS, _jax.scan_p), 0), _jax.cond_p: 1}
 
 
 def _seen(jaxpr: Any, watch: Watch, results: Sequence[Any], maybe: set[Any]) -> tuple[set[Any], set[Any]]:
@@ -135,9 +170,6 @@ def _seen(jaxpr: Any, watch: Watch, results: Sequence[Any], maybe: set[Any]) -> 
         seen |= hidden
         seen.update(x for at in _shown_operands(eqn, watch, seen) if _is_variable(x := eqn.invars[at]))
     return seen, hidden
-
-
-_CALLS = (_jax.jit_p, _jax.custom_jvp_call_p, _jax.custom_vjp_call_p, _jax.remat_p)
 
 
 def _is_variable(x: Any) -> bool:

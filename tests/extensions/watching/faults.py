@@ -205,10 +205,17 @@ def _masked_away_in_the_next_scan(xs):
     return lax.scan(lambda total, y: (total + jnp.where(y > 0, y, 0), y > 0), jnp.float32(0), ys)
 
 
+@fault("log", np.float32(-1))
+def _given_to_what_makes_none(x):
+    y = jax.jit(jnp.negative)(jnp.log(x))  # here
+    y = lax.cond(x < 0, lambda y: -y, lambda y: y, lax.fori_loop(0, 3, lambda i, y: -y, y))
+    return lax.scan(lambda y, _: (-y, None), y, None, 3)[0]
+
+
 @fault("log", np.float32(-1), np.int32(0))
 def _lost_by_a_loop_without_iterations(x, n):
     y = jnp.log(x)  # here
-    return lax.while_loop(lambda at: at[0] < n, lambda at: (at[0] + 1, at[1] + at[2], at[2] * 0), (0, x, y))[1]
+    return lax.while_loop(lambda at: at[0] < n, lambda at: (at[0] + 1, -at[2], 0.0), (0, x, y))[1]
 
 
 @fault("log", np.float32(-1))
