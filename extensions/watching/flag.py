@@ -66,7 +66,8 @@ def _made(
         maybe = {inner.invars[at] for at in bad}
         for eqn in inner.eqns:
             maybe.update(_made_by(eqn, watch, maybe))
-        results = tuple(at for at, var in enumerate(inner.outvars) if _is_in(var, maybe))
+        kept = {at - first for at in bad if first <= at < first + carried}  # if there is no iteration
+        results = tuple(at for at, var in enumerate(inner.outvars) if at in kept or _is_in(var, maybe))
         again = bad | {first + at for at in results if at < carried}
         if again == bad:
             return frozenset(maybe), results
@@ -143,7 +144,7 @@ def _shown_operands(eqn: Any, watch: Watch, seen: set[Any]) -> Iterable[int]:
     shown = frozenset.intersection(*(_shown_inputs(body, watch, *_carried(eqn, body), kept) for body in own))
     if eqn.primitive is _jax.while_p or eqn.params.get("length") == 0:  # then it may have no iteration
         first, carried = _carried(eqn, own[0])
-        shown = [at for at in shown if first <= at < first + carried and kept[at - first]]
+        shown = [at for at in shown if first <= at < first + carried]
     return [ahead + at for at in shown]
 
 

@@ -215,7 +215,13 @@ def _given_to_what_makes_none(x):
 @fault("log", np.float32(-1), np.int32(0))
 def _lost_by_a_loop_without_iterations(x, n):
     y = jnp.log(x)  # here
-    return lax.while_loop(lambda at: at[0] < n, lambda at: (at[0] + 1, -at[2], 0.0), (0, x, y))[1]
+    return lax.while_loop(lambda at: at[0] < n, lambda at: (at[0] + 1, lax.max(at[1], at[2]), 0.0), (0, x, y))[1]
+
+
+@fault("log", np.float32(-1), np.int32(0))
+def _kept_by_a_loop_without_iterations(x, n):
+    y = jnp.log(x)  # here
+    return lax.while_loop(lambda at: at[0] < n, lambda at: (at[0] + 1, lax.max(at[1], at[2]), 0.0), (0, x, y))[1:]
 
 
 @fault("log", np.float32(-1))

@@ -41,10 +41,10 @@ SLIPS = (
     Slip(
         "watching.loops_without_iterations",
         "extensions/watching/flag.py",
-        "< first + carried and kept[at - first]]",
-        "< first + carried]",
+        "if at in kept or _is_in(var, maybe))",
+        "if _is_in(var, maybe))",
         "A bad value that a loop is given and has no iteration for is not found.",
-        (f"{FAULTS}[lost_by_a_loop_without_iterations]",),
+        (f"{FAULTS}[kept_by_a_loop_without_iterations]",),
     ),
     Slip(
         "watching.iterations_around_a_kernel",
