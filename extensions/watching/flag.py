@@ -111,9 +111,9 @@ def _carried(eqn: Any, body: Any) -> tuple[int, int]:
 def _seen_in(
     jaxpr: Any, watch: Watch, first: int, carried: int, kept: Sequence[bool], maybe: set[Any]
 ) -> tuple[set[Any], set[Any]]:
-    """The same for a body, of whose results those are looked at that are `kept`. That of a loop has `carried` values
-    behind its `first` inputs, which are its first results. What is bad in them is seen if it comes to the last
-    iteration."""
+    """What `_seen` returns for a body, of whose results those are looked at that are `kept`. That of a loop has
+    `carried` values behind its `first` inputs, which are its first results. What is bad in them is seen if it comes to
+    the last iteration."""
     lasting = {at for at in range(carried) if kept[at]}
     while True:
         results = [var for at, var in enumerate(jaxpr.outvars) if (at in lasting if at < carried else kept[at])]
