@@ -60,7 +60,28 @@ def _recurrent(key: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return jax.value_and_grad(loss), (weights, xs)
 
 
-MODELS = {"perceptron": _perceptron, "transformer": _transformer, "recurrent": _recurrent}
+def _equation(key: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """A neural differential equation, with steps of adaptive size."""
+    import diffrax  # takes seconds
+
+    def field(t: Any, y: Any, weights: Any) -> Any:
+        return weights[1] @ jnp.tanh(weights[0] @ y)
+
+    def loss(weights: Any, y: Any) -> Any:
+        controller, term = diffrax.PIDController(rtol=1e-5, atol=1e-7), diffrax.ODETerm(field)
+        options = {"stepsize_controller": controller, "max_steps": 256}
+        return (diffrax.diffeqsolve(term, diffrax.Tsit5(), 0.0, 4.0, 0.05, y, weights, **options).ys ** 2).mean()
+
+    weights = jax.random.normal(key, (2, 128, 128)) / 8
+    return jax.value_and_grad(loss), (weights, jax.random.normal(key, (128,)))
+
+
+MODELS = {
+    "perceptron": _perceptron,
+    "transformer": _transformer,
+    "recurrent": _recurrent,
+    "differential equation": _equation,
+}
 
 
 def _nan_checked(f: Callable[..., Any]) -> Callable[..., Any]:

@@ -204,6 +204,17 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+def advice_to_leave(name: str) -> str:
+    """Why a function that a program calls back keeps it in its process, and what to do. Names that begin with `fx.` are
+    the library's own."""
+    if name.startswith("fx."):
+        return f"`{name}` works only in the process that traces the program. Take it out of what leaves that process."
+    return (
+        "A function cannot travel with a program: its name can. Decorate it with "
+        "`@fx.register_callback('some.name')`, here and where the program will run."
+    )
+
+
 def numbered(name: str, numbers: Sequence[int]) -> str:
     """A lane, say, by its numbers; nothing if there are none."""
     return f"{name} {numbers[0] if len(numbers) == 1 else numbers}" if numbers else ""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from effects import _errors as errors
 from effects import _jax
 from effects._model.callback import HostCall
 from effects._model.content import Composite, NativeText
@@ -18,9 +19,7 @@ from effects._model.wire import INDEX, PLAIN_THREAD, stream_of
 from effects.lowering.native_module import native
 
 MSG_SERIALIZE_CALLBACK = (
-    "The compiled program cannot leave this process: it calls back the function `{name}` at {where}. A function cannot "
-    "travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where the "
-    "program will run."
+    "The compiled program cannot leave this process: it calls back the function `{name}` at {where}. {advice}"
 )
 
 
@@ -213,7 +212,9 @@ class _Claim:
     def __reduce__(self) -> Any:
         if self._local is not None:
             name, where = self._local
-            raise pickle.PicklingError(MSG_SERIALIZE_CALLBACK.format(name=name, where=where))
+            raise pickle.PicklingError(
+                MSG_SERIALIZE_CALLBACK.format(name=name, where=where, advice=errors.advice_to_leave(name))
+            )
         return _claim, (native.site_description(self._site_id),)
 
 

@@ -190,8 +190,8 @@ def without_dead_code(jaxpr: Any) -> Any:
 
 def argument_names(jaxpr: Any) -> tuple[str, ...]:
     """What the user calls the inputs of a jaxpr, as far as that is known."""
-    names = jaxpr.jaxpr.debug_info.arg_names
-    return tuple(name or "" for name in names) if len(names or ()) == len(jaxpr.in_avals) else ()
+    names = jaxpr.jaxpr.debug_info.arg_names or ()
+    return tuple(name or "" for name in names) if len(names) == len(jaxpr.in_avals) else ()
 
 
 jaxprs_in: Callable[[dict[str, Any]], Iterator[Any]] = core.jaxprs_in_params

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.export
 
+from effects import _errors as errors
 from effects import _jax
 from effects._model import wire as wire
 from effects._model.site import Site, nodes_unknown_elsewhere
@@ -23,9 +24,7 @@ from effects.lowering.summary import summarize
 from effects.lowering.tokens import token_keys
 
 MSG_EXPORT_CALLBACK = (
-    "The program `{program}` cannot leave this process: it calls back the function `{name}` at {where}. A function "
-    "cannot travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where "
-    "the program will run."
+    "The program `{program}` cannot leave this process: it calls back the function `{name}` at {where}. {advice}"
 )
 MSG_EXPORT_NODE = (
     "The program `{program}` cannot be exported: {effect} at {where} is given a {types}. Another process knows only "
@@ -132,7 +131,9 @@ def _trace(function: JitFunction[..., Any], args: Any, kwargs: Any) -> Any:
 
 def _check_site(name: str, site: Site) -> None:
     if not site.content.is_portable:
-        raise ValueError(MSG_EXPORT_CALLBACK.format(program=name, name=site.content.title, where=site.where))
+        title = site.content.title
+        advice = errors.advice_to_leave(title)
+        raise ValueError(MSG_EXPORT_CALLBACK.format(program=name, name=title, where=site.where, advice=advice))
     if types := nodes_unknown_elsewhere(site.tree):
         shown = ", ".join(f"`{type_}`" for type_ in sorted(types))
         raise ValueError(MSG_EXPORT_NODE.format(program=name, effect=site.effect.name, where=site.where, types=shown))

@@ -70,8 +70,9 @@ def watch(
         fun: The function. Arrays among its arguments are traced; what is no array is passed as it is.
         nan: Whether NaN is bad.
         inf: Whether infinities are bad.
-        when: A function that is called with each array of numbers that is computed, while tracing, and returns which
-            elements are bad: a boolean, or one for each. In place of `nan` and `inf`.
+        when: A function that is called with each array of numbers that an operation takes or gives, single numbers
+            among them, while tracing, and returns which elements are bad: a boolean, or one for each. In place of
+            `nan` and `inf`.
         sites: Which operations are looked at, as patterns with `*`: `"model.py"`, `"model.py:31"`, the name of a
             function or of an operation such as `"log"`. By default all.
         summary: In place of all this, what each operation computes is an event of `fx.log` that has the operation's
@@ -86,7 +87,7 @@ def watch(
 
     Raises:
         TypeError, ValueError: at once, if an argument is not as described; while tracing, if `when` fails or returns
-            something else than booleans; if arrays have symbolic shapes.
+            something else than booleans; by `fx.export`, but for summaries.
 
     Example:
         >>> import effects as fx, jax, jax.numpy as jnp

@@ -105,7 +105,43 @@ class Each:
         took = self._watch.any_bad(operands, name)
         names = [self._names.get(id(x), ("", None))[0] for x in operands]
         found = made if took is False else made & ~took
+        if self._watch.search and self._watch.when is None and _is_simulated_kernel(eqn):
+            self._look_inside(eqn, found, operands)
         bind_found(self._watch, eqn, where, found, names, operands, outs, self._iterations)
+
+    def _look_inside(self, eqn: Any, found: Any, operands: Sequence[Any]) -> None:
+        """Runs a kernel once more where `found` holds, with a look at each of its equations."""
+        from effects._jax import pallas  # which a kernel has imported
+
+        params, kernel = eqn.params, _jax.closed_jaxpr(eqn.params["jaxpr"])
+        lines = (*_jax.user_frames(eqn), *self._around)
+        numbers = [jnp.reshape(each, (1, 1)).astype(np.float32) for each in self._iterations]
+        for at in range(len(numbers)):
+            plain = _jax.closed_jaxpr(params["jaxpr"])
+            params = pallas.with_input(
+                params, f"{_ITERATION}{at}", lambda _, *own, plain=plain: _jax.evaluate(plain, own)
+            )
+        added = pallas.named_inputs(params, _ITERATION)
+
+        def look(*references: Any) -> list[Any]:
+            each = Each(self._watch, [references[at][0, 0].astype(np.int32) for at in added], lines)
+            return each.run(kernel, [x for at, x in enumerate(references) if at not in added])
+
+        params = pallas.with_kernel(params, look)
+
+        def run(*given: Any) -> tuple[()]:
+            pallas.pallas_call_p.bind(*given, **params)
+            return ()
+
+        jax.lax.cond(found, run, lambda *_: (), *operands, *numbers)
+
+
+_ITERATION = "effects: iteration "
+"""How the inputs of a kernel are called that say the iterations around it, with a number behind."""
+
+
+def _is_simulated_kernel(eqn: Any) -> bool:
+    return eqn.primitive.name == "pallas_call" and eqn.params["interpret"] is True
 
 
 def _counting(eqn: Any) -> tuple[int, int]:

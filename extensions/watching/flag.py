@@ -38,33 +38,52 @@ def run_flagged(jaxpr: Any, args: Sequence[Any], watch: Watch) -> tuple[Any, lis
     """Evaluates a jaxpr, with constants. Returns whether a value is bad, or False, and the results."""
     hidden, outs = _run(jaxpr, args, watch)
     results = watch.any_bad([outs[at] for at in _plan(jaxpr, watch, 0, 0).shown], "")
-    return any_of([each for each in (hidden, results) if each is not False]), outs
+    return any_of([hidden, results]), outs
 
 
 @_jax.weakref_lru_cache
 def _plan(jaxpr: Any, watch: Watch, first: int, carried: int) -> _Plan:
-    """A loop has `carried` values behind the `first` inputs of its body, which are its first results. What is bad in
-    them is seen if it comes to the last iteration."""
+    """What of a body is looked at, if all that its results show is: see `_seen_in`."""
     inner = jaxpr.jaxpr
-    maybe: set[Any] = set()
+    maybe, shown = _made(jaxpr, watch, 0, 0, (False,) * len(inner.invars))
     applied: set[int] = set()
     for position, eqn in enumerate(inner.eqns):
-        makes = any(has_any(body, watch) for body in bodies_of(eqn)) or (not bodies_of(eqn) and watch.makes(eqn))
-        if makes or any(_is_in(x, maybe) and watch.shows(eqn, at) for at, x in enumerate(eqn.invars)):
-            maybe.update(eqn.outvars)
         if any(plan.hidden or plan.applied for plan in _plans_of(eqn, watch)):
             applied.add(position)
-    lasting = set(range(carried))
-    while True:
-        results = [var for at, var in enumerate(inner.outvars) if at >= carried or at in lasting]
-        seen, hidden = _seen(inner, watch, results, maybe)
-        lost = {at for at in lasting if inner.invars[first + at] not in seen}
-        if not lost:
-            break
-        lasting -= lost
+    _, hidden = _seen_in(inner, watch, first, carried, (True,) * len(inner.outvars), maybe)
     applied |= {position for position, eqn in enumerate(inner.eqns) if not hidden.isdisjoint(eqn.outvars)}
-    shown = tuple(at for at, var in enumerate(inner.outvars) if _is_in(var, maybe))
     return _Plan(shown, frozenset(hidden), frozenset(applied))
+
+
+@_jax.weakref_lru_cache
+def _made(
+    jaxpr: Any, watch: Watch, first: int, carried: int, given: tuple[bool, ...]
+) -> tuple[frozenset[Any], tuple[int, ...]]:
+    """The variables of a body that may be bad or show what is, if these of its inputs may be bad, and the positions of
+    the results among them. A loop's body gets `carried` of them behind its `first` inputs."""
+    inner, bad = jaxpr.jaxpr, {at for at, is_bad in enumerate(given) if is_bad}
+    while True:
+        maybe = {inner.invars[at] for at in bad}
+        for eqn in inner.eqns:
+            maybe.update(_made_by(eqn, watch, maybe))
+        kept = {at - first for at in bad if first <= at < first + carried}  # if there is no iteration
+        results = tuple(at for at, var in enumerate(inner.outvars) if at in kept or _is_in(var, maybe))
+        again = bad | {first + at for at in results if at < carried}
+        if again == bad:
+            return frozenset(maybe), results
+        bad = again
+
+
+def _made_by(eqn: Any, watch: Watch, maybe: set[Any]) -> Iterable[Any]:
+    """The results of an equation that may be bad, or show what these variables may be."""
+    given = tuple(_is_in(x, maybe) for x in eqn.invars)
+    if not (bodies := bodies_of(eqn)):
+        makes = watch.makes(eqn) or any(is_bad and watch.shows(eqn, at) for at, is_bad in enumerate(given))
+        return eqn.outvars if makes else ()
+    if (ahead := _ahead(eqn)) is None:
+        return eqn.outvars if any(given) or any(has_any(body, watch) for body in bodies) else ()
+    own = [body for body in bodies if not _is_condition(eqn, body)]
+    return [eqn.outvars[at] for body in own for at in _made(body, watch, *_carried(eqn, body), given[ahead:])[1]]
 
 
 def _plans_of(eqn: Any, watch: Watch) -> Iterable[_Plan]:
@@ -89,6 +108,57 @@ def _carried(eqn: Any, body: Any) -> tuple[int, int]:
     return 0, 0
 
 
+def _seen_in(
+    jaxpr: Any, watch: Watch, first: int, carried: int, kept: Sequence[bool], maybe: set[Any]
+) -> tuple[set[Any], set[Any]]:
+    """What `_seen` returns for a body, of whose results those are looked at that are `kept`. That of a loop has
+    `carried` values behind its `first` inputs, which are its first results. What is bad in them is seen if it comes to
+    the last iteration."""
+    lasting = {at for at in range(carried) if kept[at]}
+    while True:
+        results = [var for at, var in enumerate(jaxpr.outvars) if (at in lasting if at < carried else kept[at])]
+        seen, hidden = _seen(jaxpr, watch, results, maybe)
+        lost = {at for at in lasting if jaxpr.invars[first + at] not in seen}
+        if not lost:
+            return seen, hidden
+        lasting -= lost
+
+
+@_jax.weakref_lru_cache
+def _shown_inputs(jaxpr: Any, watch: Watch, first: int, carried: int, kept: tuple[bool, ...]) -> frozenset[int]:
+    """The positions of the inputs of a body that show in these of its results what is bad in them."""
+    seen, _ = _seen_in(jaxpr.jaxpr, watch, first, carried, kept, set())
+    return frozenset(at for at, var in enumerate(jaxpr.jaxpr.invars) if var in seen)
+
+
+def _shown_operands(eqn: Any, watch: Watch, seen: set[Any]) -> Iterable[int]:
+    """The positions of the operands of an equation that show in those of its results that are seen what is bad in
+    them."""
+    if not (bodies := bodies_of(eqn)):
+        floats = [var for var in eqn.outvars if is_float(var.aval)]
+        return [at for at in range(len(eqn.invars)) if floats and floats[0] in seen and watch.shows(eqn, at)]
+    if (ahead := _ahead(eqn)) is None:
+        return []
+    kept = tuple(var in seen for var in eqn.outvars)
+    own = [body for body in bodies if not _is_condition(eqn, body)]
+    shown = frozenset.intersection(*(_shown_inputs(body, watch, *_carried(eqn, body), kept) for body in own))
+    if eqn.primitive is _jax.while_p or eqn.params.get("length") == 0:  # then it may have no iteration
+        first, carried = _carried(eqn, own[0])
+        shown = [at for at in shown if first <= at < first + carried]
+    return [ahead + at for at in shown]
+
+
+def _ahead(eqn: Any) -> int | None:
+    """How many of its operands an equation takes ahead of those of its bodies; None if bodies do not take the rest."""
+    if eqn.primitive is _jax.while_p:
+        return eqn.params["cond_nconsts"]
+    return _AHEAD.get(eqn.primitive)
+
+
+_CALLS = _jax.jit_p, _jax.custom_jvp_call_p, _jax.custom_vjp_call_p, _jax.remat_p
+_AHEAD = {**dict.fromkeys((*_CALLS, _jax.scan_p), 0), _jax.cond_p: 1}
+
+
 def _seen(jaxpr: Any, watch: Watch, results: Sequence[Any], maybe: set[Any]) -> tuple[set[Any], set[Any]]:
     """The variables that show what is bad in them in one of these results, or in one that is looked at; and those that
     are looked at, since they show it nowhere else."""
@@ -99,18 +169,8 @@ def _seen(jaxpr: Any, watch: Watch, results: Sequence[Any], maybe: set[Any]) -> 
         of_use = used.union(eqn.outvars) if bodies_of(eqn) else used
         hidden.update(var for var in eqn.outvars if var in maybe and var in of_use and var not in seen)
         seen |= hidden
-        floats = [var for var in eqn.outvars if is_float(var.aval)]
-        if eqn.primitive in _CALLS and seen.issuperset(floats):
-            [body] = bodies_of(eqn)
-            inside, _ = _seen(body.jaxpr, watch, body.jaxpr.outvars, set())
-            inputs = zip(eqn.invars, body.jaxpr.invars, strict=True)
-            seen.update(x for x, var in inputs if var in inside and _is_variable(x))
-        elif floats and floats[0] in seen:
-            seen.update(x for at, x in enumerate(eqn.invars) if _is_variable(x) and watch.shows(eqn, at))
+        seen.update(x for at in _shown_operands(eqn, watch, seen) if _is_variable(x := eqn.invars[at]))
     return seen, hidden
-
-
-_CALLS = (_jax.jit_p, _jax.custom_jvp_call_p, _jax.custom_vjp_call_p, _jax.remat_p)
 
 
 def _is_variable(x: Any) -> bool:
@@ -132,7 +192,7 @@ def _run(jaxpr: Any, args: Sequence[Any], watch: Watch, first: int = 0, carried:
         else:
             flag, outs = False, _jax.bind(eqn, operands)
         hidden = [out for out, var in zip(outs, eqn.outvars, strict=True) if var in plan.hidden]
-        flags.extend(each for each in (flag, watch.any_bad(hidden, eqn.primitive.name)) if each is not False)
+        flags.extend([flag, watch.any_bad(hidden, eqn.primitive.name)])
         return outs
 
     with_effects = {position for position, eqn in enumerate(jaxpr.eqns) if eqn.effects}

@@ -17,9 +17,10 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.check import CHECK, Check, End
 from effects._api.log import LOG, Event
-from effects._model.callback import HostFunction, register_callback
+from effects._model.callback import HostFunction
 from effects._model.content import Report, described_by
 from effects._model.filter import Filter
+from effects._model.line import Line
 from effects._model.primitive import effect_p
 from effects._model.record import Record
 from effects._model.site import Operand, Site, Where, take_arguments
@@ -103,40 +104,30 @@ _OPERANDS = 3
 """Of how many operands a record has values."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Operation:
-    """The operation that a record is of, as JSON has it."""
-
-    operation: str
-    operands: tuple[Any, ...]  # of each: its name, its type, whether it has the shape of the result
-    outs: tuple[Any, ...]  # of each result: its type, its shape
-    backward: bool = False
-
-    def read(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """What a record says, for users."""
-        first, count = map(int, fields["at"])
-        value, *numbers = map(float, fields["values"])
-        ends = [*itertools.accumulate(math.prod(shape) for _, shape in self.outs)]  # one stands behind the other
-        result = next(i for i, end in enumerate(ends) if first < end)
-        type_, shape = self.outs[result]
-        first -= ends[result - 1] if result else 0
-        return {
-            "operation": self.operation,
-            "value": value,
-            "type": type_,
-            "index": tuple(map(int, np.unravel_index(first, shape))) if shape else (),
-            "count": count,
-            "operands": tuple(
-                BadOperand(name, of, numbers[3 * j] if has_place else None, *numbers[3 * j + 1 : 3 * j + 3])
-                for j, (name, of, has_place) in enumerate(self.operands)
-            ),
-            "iteration": tuple(map(int, fields["iteration"])),
-            "backward": self.backward,
-        }
-
-
-_UNKNOWN = {"operation": "", "value": math.nan, "type": "", "index": (), "count": 0, "operands": (), "iteration": ()}
-_UNKNOWN["backward"] = False
+def read_fields(of: tuple[Any, ...], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says, for users. `of`: the name of the operation; of each operand its name, its type, and whether
+    it has the shape of the result; of each result its type and shape; whether it is in a backward pass. None if the
+    operation is not known."""
+    operation, operands, outs, backward = of or ("", (), (("", ()),), False)
+    first, count = map(int, fields["at"])
+    value, *numbers = map(float, fields["values"])
+    ends = [*itertools.accumulate(math.prod(shape) for _, shape in outs)]  # one stands behind the other
+    result = next(i for i, end in enumerate(ends) if first < end)
+    type_, shape = outs[result]
+    first -= ends[result - 1] if result else 0
+    return {
+        "operation": operation,
+        "value": value,
+        "type": type_,
+        "index": tuple(map(int, np.unravel_index(first, shape))) if shape else (),
+        "count": count,
+        "operands": tuple(
+            BadOperand(name, of, numbers[3 * j] if has_place else None, *numbers[3 * j + 1 : 3 * j + 3])
+            for j, (name, of, has_place) in enumerate(operands)
+        ),
+        "iteration": tuple(map(int, fields["iteration"])),
+        "backward": backward,
+    }
 
 
 def _text(fields: Mapping[str, Any]) -> str:
@@ -148,10 +139,12 @@ def _text(fields: Mapping[str, Any]) -> str:
     return f"`{fields['operation']}` made {fields['value']:.6g}{index} of {fields['type']}{others}{taken}"
 
 
-def error_of(where: Where, fields: Mapping[str, Any], text: str, lane: tuple[int, ...], device: int) -> NonFinite:
-    """What is raised at a line for what `Operation.read` returns."""
+def error_of(
+    where: Where, fields: Mapping[str, Any], text: str, lane: tuple[int, ...], device: int, grid: tuple[int, ...] = ()
+) -> NonFinite:
+    """What is raised at a line for what `read_fields` returns."""
     devices = (device,) if device >= 0 and jax.device_count() > 1 else ()
-    numbers = ("iteration", fields["iteration"]), ("lane", lane), ("device", devices)
+    numbers = ("iteration", fields["iteration"]), ("lane", lane), ("device", devices), ("grid index", grid)
     place = [
         f"{where}, in `{where.function}`",
         where.called,
@@ -160,15 +153,11 @@ def error_of(where: Where, fields: Mapping[str, Any], text: str, lane: tuple[int
     ]
     message = _text(fields)
     failure = NonFinite(
-        text.format(message=message, place=", ".join(filter(None, place))), message, str(where), lane, device
+        text.format(message=message, place=", ".join(filter(None, place))), message, str(where), lane, device, grid
     )
     vars(failure).update({name: value for name, value in fields.items() if name != "type"})
     failure.callers, failure.effect = where.callers, CHECK.name
     return failure
-
-
-def read_fields(of: tuple[Any, ...], fields: Mapping[str, Any]) -> dict[str, Any]:
-    return Operation(*of).read(fields) if of else _UNKNOWN
 
 
 _raised: dict[int, int] = {}
@@ -182,8 +171,8 @@ def is_first(token: Sequence[int]) -> bool:
 
 
 searches: dict[int, list[tuple[Any, ...]]] = {}
-"""By its number, what a search has found: of each bad value the line, those of an `Operation`, what a record says of
-it, and the device if it is in a per-device region."""
+"""By its number, what a search has found: of each bad value the line, what `read_fields` takes, what a record says of
+it, the device if it is in a per-device region, and the place in a kernel's grid."""
 
 
 @described_by("watch")
@@ -191,9 +180,9 @@ it, and the device if it is in a per-device region."""
 class Found(Check):
     """A bad value that is raised: of each call of a program the first."""
 
-    of: tuple[Any, ...] = ()  # those of an `Operation`; none if it is not known
+    of: tuple[Any, ...] = ()  # see `read_fields`
     search: int = 0  # which search has found it, whose records are read later; 0: none
-    place: tuple[Any, ...] = ()  # lane and device, where the record does not say it
+    place: tuple[Any, ...] = ()  # lane, device and place in a grid, where the record does not say it
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         return fields if self.search else read_fields(self.of, fields)
@@ -205,10 +194,10 @@ class Found(Check):
         for record in records:
             if self.search:
                 device = record.device if in_region(record.token[PHASE]) else None
-                searches[self.search].append((record.where, self.of, record.fields, device))
+                searches[self.search].append((record.where, self.of, record.fields, device, record.grid or ()))
             elif self.place or is_first(record.token):
-                lane, device = self.place or (record.lane, record.device)
-                report(error_of(record.where, record.fields, _WENT_ON, tuple(lane), device))
+                lane, device, grid = self.place or (record.lane, record.device, ())
+                report(error_of(record.where, record.fields, _WENT_ON, tuple(lane), device, tuple(grid)))
 
 
 @described_by("watch_log")
@@ -221,7 +210,7 @@ class FoundEvent(Event):
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         read = read_fields(self.of, fields)
-        place = dict(zip(("in_lane", "on_device"), self.place, strict=False))
+        place = dict(zip(("in_lane", "on_device", "in_grid"), self.place, strict=False))
         return {**read, "operands": [*map(str, read["operands"])], **place}
 
     def text(self, record: Record) -> str:
@@ -231,32 +220,13 @@ class FoundEvent(Event):
         return None
 
 
-@register_callback("effects.watch")
-def _stop(*args: Any, record: Record, **kwargs: Any) -> NoReturn:
-    raise error_of(record.where, record.fields, STOPPED, record.lane, record.device)
+def ending(function: Callable[..., Any]) -> End:
+    """What ends the program with what this function raises."""
+    message, one = Line("a bad value"), jax.tree.structure(0)
+    return End(HostFunction(function, name="fx.watch"), (_NOTHING,), one, pass_record=True, message=message)
 
 
-@described_by("watch_stop")
-@dataclasses.dataclass(frozen=True)
-class FoundEnd(End):
-    """A bad value that ends the program."""
-
-    def describe(self) -> dict[str, Any]:
-        return {"watch_stop": super().describe()}
-
-    @classmethod
-    def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> FoundEnd:
-        described = description["watch_stop"]
-        end = End.from_description(described, read_operand)
-        known = {field.name: getattr(end, field.name) for field in dataclasses.fields(end)}
-        return cls(**{**known, "message": Found.from_description(described["error_if"], read_operand)})
-
-    def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
-        return self.message.in_order(fields)
-
-
-NOTHING = Operand((), np.dtype(np.int32), np.dtype(np.int32))
-ONE = jax.tree.structure(0)
+_NOTHING = Operand((), np.dtype(np.int32), np.dtype(np.int32))
 FILTER = Filter(level=logging.ERROR)
 _EVENT = "non_finite"
 
@@ -286,7 +256,7 @@ def bind_found(
 
     def record(*given: Any) -> Any:
         fields = _fields(watch, name, given[: len(taken)], given[len(taken) : len(taken) + len(outs)])
-        fields["iteration"] = jnp.stack(given[len(taken) + len(outs) :]) if around else np.zeros(0, np.int32)
+        fields["iteration"] = jnp.stack(given[len(taken) + len(outs) :]) if around else jnp.zeros(0, np.int32)
         return bind_fields(watch, where, of, fields)
 
     def nothing(*_: Any) -> list[Any]:
@@ -303,7 +273,7 @@ def _fields(watch: Watch, name: str, operands: Sequence[Any], outs: Sequence[Any
         return (jnp.abs(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x).astype(real)
 
     bad = [watch.is_bad(out, name) for out in outs]
-    flags = [np.zeros(out.size, bool) if b is None else b.reshape(-1) for out, b in zip(outs, bad, strict=True)]
+    flags = [jnp.zeros(out.size, bool) if b is None else b.reshape(-1) for out, b in zip(outs, bad, strict=True)]
     is_bad, values = jnp.concatenate(flags), jnp.concatenate([*map(flat, outs)])
     first = jnp.argmax(is_bad).astype(np.int32)
     numbers = [values[first]]
@@ -314,13 +284,16 @@ def _fields(watch: Watch, name: str, operands: Sequence[Any], outs: Sequence[Any
 
 
 def bind_fields(watch: Watch, where: Where, of: tuple[Any, ...], fields: Any, place: tuple[Any, ...] = ()) -> Any:
-    """Records what `Operation.read` reads."""
+    """Records what `read_fields` reads."""
     operands, leaves, tree = take_arguments((), fields, "fx.watch", where)
-    message = Found(_EVENT, of=of, search=watch.search, place=place)
-    content: Any = message
+    content: Any = Found(_EVENT, of=of, search=watch.search, place=place)
+    effect = WATCH if watch.search else LOG if watch.mode == "log" else CHECK
+
+    def stop(*, record: Record, **fields: Any) -> NoReturn:
+        raise error_of(record.where, read_fields(of, fields), STOPPED, record.lane, record.device)
+
     if watch.mode == "log" and not watch.search:
         content = FoundEvent(_EVENT, logging.ERROR, tuple(fields), of=of, place=place)
     elif watch.mode == "stop" and not watch.search:
-        content = FoundEnd(HostFunction.of(_stop), (NOTHING,), ONE, pass_record=True, message=message)
-    effect = WATCH if watch.search else LOG if watch.mode == "log" else CHECK
+        content = ending(stop)
     return effect_p.bind(*operands, site=Site(effect, content, leaves, tree, where, filter=FILTER))

@@ -16,10 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._api.check import End
 from effects._model.after import after
 from effects._model.callback import HostCall, HostFunction
-from effects._model.line import Line
 from effects._model.primitive import effect_p
 from effects._model.record import Record
 from effects._model.site import Site, take_arguments
@@ -31,10 +29,9 @@ from effects.extensions.watching.each import Each
 from effects.extensions.watching.flag import run_flagged
 from effects.extensions.watching.found import (
     FILTER,
-    NOTHING,
-    ONE,
     STOPPED,
     bind_fields,
+    ending,
     error_of,
     is_first,
     read_fields,
@@ -62,11 +59,10 @@ def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
     flag, outs = run_flagged(jaxpr, args, watch)
     if flag is False:
         return outs
-    given, leaves, tree = take_arguments((tuple(args),), {}, "fx.watch", watch.where)
-    find = HostFunction.of(_finder(jaxpr, watch, names))
-    content: HostCall = HostCall(find, pass_record=True)
-    if watch.mode == "stop":
-        content = End(find, (NOTHING,), ONE, pass_record=True, message=Line("a bad value"))
+    given, leaves, tree = take_arguments(tuple(args), {}, "fx.watch", watch.where)
+    find = _finder(jaxpr, watch, names)
+    call = HostCall(HostFunction(find, name="fx.watch"), pass_record=True)
+    content = ending(find) if watch.mode == "stop" else call
     site = Site(WATCH, content, leaves, tree, watch.where, filter=FILTER)
 
     def nothing(*_: Any) -> list[Any]:
@@ -81,10 +77,10 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
     search, lock = dataclasses.replace(watch, search=next(_numbers)), threading.Lock()
     again = jit(lambda *args: Each(search).run(silent_jaxpr(jaxpr), args, names))
 
-    def find(args: Any, record: Record) -> None:
+    def find(*given: Any, record: Record) -> None:
         if watch.mode == "raise" and not is_first(record.token):
             return
-        args = [*map(_jax.with_type, args, jaxpr.in_avals)]
+        args = [*map(_jax.with_type, given, jaxpr.in_avals)]
         with lock:  # one thread at a time has the list of what is found
             searches[search.search] = []
             again(*args)
@@ -92,17 +88,16 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
             found = searches.pop(search.search)
         if not found and not _takes_bad(jaxpr, args, watch):
             found = [_NOT_FOUND]
-        for where, of, fields, device in found if watch.mode == "log" else found[:1]:
-            place = record.lane, record.device if device is None else device
+        for where, of, fields, device, grid in found if watch.mode == "log" else found[:1]:
+            place = record.lane, record.device if device is None else device, grid
             if watch.mode == "stop":
                 raise error_of(where or watch.where, read_fields(of, fields), STOPPED, *place)
             bind_fields(watch, where or watch.where, of, fields, place)
 
-    find.__qualname__ = "fx.watch"
     return find
 
 
-_NOT_FOUND: tuple[Any, ...] = None, (), {"at": np.zeros(2, np.int32)}, None
+_NOT_FOUND: tuple[Any, ...] = None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}, None, ()
 
 
 def _takes_bad(jaxpr: Any, args: Sequence[Any], watch: Watch) -> bool:

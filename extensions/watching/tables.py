@@ -23,22 +23,22 @@ _MOVES = _named(
     "all_to_all ppermute slice dynamic_slice dynamic_update_slice concatenate pad select_n scatter split tile "
     "gather iota rng_bit_generator real imag conj complex neg abs max min clamp reduce_max reduce_min argmax "
     "argmin pmax pmin cummax cummin sort top_k sign floor ceil round reduce_precision stop_gradient "
-    "select_and_gather_add after print_grad"
+    "select_and_gather_add select_if_vmap maybe_set after print_grad get swap masked_load masked_swap"
 )
 """They give values that they take, or their opposites."""
 
 _BOUNDED = _named("tanh logistic erf erfc atan atan2 asinh")
 """They give neither NaN nor infinities, but of NaN."""
 
-_NO_NAN = _named("exp exp2 expm1 sinh cosh cbrt square integer_pow")
+_NO_NAN = _named("exp exp2 expm1 sinh cosh cbrt square one_minus_square integer_pow nextafter")
 """They give infinities, and NaN of NaN only."""
 
 _SHOWS_NAN = _named(
     "reshape transpose broadcast_in_dim squeeze expand_dims rev copy copy_p name device_put "
     "sharding_constraint mesh_cast reshard pbroadcast pvary pcast concatenate neg abs floor ceil round "
-    "reduce_precision add sub mul div rem add_any max min sqrt rsqrt cbrt square log log1p exp exp2 expm1 sin "
-    "cos tan asin acos atan sinh cosh tanh asinh acosh atanh logistic erf erfc erf_inv dot_general reduce_sum "
-    "reduce_prod cumsum cumprod psum psum_invariant"
+    "reduce_precision add sub mul div rem add_any max min sqrt rsqrt cbrt square one_minus_square log log1p exp "
+    "exp2 expm1 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh logistic erf erfc erf_inv dot_general "
+    "reduce_sum reduce_prod cumsum cumprod psum psum_invariant"
 )
 """NaN in an operand is NaN in the result."""
 
@@ -91,6 +91,8 @@ def shows_bad(eqn: Any, position: int, nan: bool, inf: bool) -> bool:
     name = eqn.primitive.name
     if name == "convert_element_type":
         return is_float(eqn.invars[0].aval)
+    if name == "dynamic_update_slice":
+        return position == 1
     if name == "integer_pow":
         return eqn.params["y"] > 0 and nan
     if inf and name == "div":

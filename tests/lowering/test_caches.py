@@ -221,7 +221,9 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "extensions.watching.call._linearized": _watched,
     "extensions.watching.each._body": _watched_with_a_callback,
     "extensions.watching.flag._flagged": _watched,
+    "extensions.watching.flag._made": _watched,
     "extensions.watching.flag._plan": _watched,
+    "extensions.watching.flag._shown_inputs": _watched,
     "lowering.shard_map._may_diverge": _in_branches_of_a_region,
     "lowering.shard_map._is_inside_others": _in_a_region_in_a_region,
 }

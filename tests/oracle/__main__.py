@@ -1,5 +1,5 @@
 """The command: `python -m tests.oracle`, with `--devices` for programs over several devices, and with `--kernels` for
-programs with Pallas kernels."""
+programs with Pallas kernels, and with `--watch` for `fx.watch`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--devices", action="store_true", help="programs over several devices")
     which.add_argument("--kernels", action="store_true", help="programs with Pallas kernels")
+    which.add_argument("--watch", action="store_true", help="programs with planted NaN, which `fx.watch` must find")
     which.add_argument("--runner", choices=["library", "jax"], default="library", help="what to check")
     parser.add_argument("--chunk", nargs=3, help=argparse.SUPPRESS)  # of a process of the campaign
     options = parser.parse_args(arguments)
-    campaign = CAMPAIGNS["devices" if options.devices else "kernels" if options.kernels else options.runner]
+    chosen = [name for name in ("devices", "kernels", "watch") if getattr(options, name)]
+    campaign = CAMPAIGNS[chosen[0] if chosen else options.runner]
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={campaign.devices}"
     if options.chunk is not None:

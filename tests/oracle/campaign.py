@@ -33,6 +33,7 @@ from tests.oracle.language import FEATURES, JAX_FEATURES
 from tests.oracle.observe import NotInJax, Outcome
 from tests.oracle.runners import STUCK_AFTER, library, plain_jax
 from tests.oracle.tally import Tally
+from tests.oracle.watching import planting as watching
 
 CHUNK = 40  # cases of one process
 
@@ -78,6 +79,7 @@ CAMPAIGNS: Mapping[str, Campaign] = {
         _checks(plain_jax),
     ),
     "kernels": Campaign(("--kernels",), 4, kernels.case_number, compare.describe, lambda: check_both_ways),
+    "watch": Campaign(("--watch",), 1, watching.case_number, compare.describe, lambda: watching.check),
     "devices": Campaign(
         ("--devices",),
         DEVICES,

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec
 
 import effects as fx
@@ -30,6 +32,7 @@ class Fault(NamedTuple):
     index: tuple[int, ...] = ()
     device: int | None = None  # None: where the whole program ran
     backward: bool = False
+    grid: tuple[int, ...] = ()  # in a kernel
 
 
 FAULTS: dict[str, Fault] = {}
@@ -89,6 +92,16 @@ def _overflow_of_float16(x):
 @fault("convert_element_type", np.float32([1, 1e6]), index=(1,), options={"inf": True})
 def _overflow_of_a_cast(x):
     return x.astype(jnp.float16)  # here
+
+
+@fault("convert_element_type", np.float32([1, 1e6]), index=(1,))
+def _overflow_of_a_type_without_infinity(x):
+    return x.astype(jnp.float8_e4m3fn).astype(x.dtype)  # here
+
+
+@fault("log")
+def _without_arguments():
+    return jnp.log(-jnp.ones(()))  # here
 
 
 @fault("integer_pow", np.float32([1, 0]), index=(1,), options={"inf": True})
@@ -184,6 +197,37 @@ def _in_a_while_loop(x):
 @fault("log", np.float32(2), iteration=(3,))
 def _in_the_condition_of_a_loop(x):
     return lax.while_loop(lambda x: ~(jnp.log(x) > 5), lambda x: jnp.where(x < 0, 1e9, x - 1), x)  # here
+
+
+@fault("log", A, index=(1,))
+def _masked_away_in_the_next_scan(xs):
+    ys = jnp.log(xs)  # here
+    return lax.scan(lambda total, y: (total + jnp.where(y > 0, y, 0), y > 0), jnp.float32(0), ys)
+
+
+@fault("log", np.float32(-1))
+def _given_to_what_makes_none(x):
+    y = jax.jit(jnp.negative)(jnp.log(x))  # here
+    y = lax.cond(x < 0, lambda y: -y, lambda y: y, lax.fori_loop(0, 3, lambda i, y: -y, y))
+    return lax.scan(lambda y, _: (-y, None), y, None, 3)[0]
+
+
+@fault("log", np.float32(-1), np.int32(0))
+def _lost_by_a_loop_without_iterations(x, n):
+    y = jnp.log(x)  # here
+    return lax.while_loop(lambda at: at[0] < n, lambda at: (at[0] + 1, lax.max(at[1], at[2]), 0.0), (0, x, y))[1]
+
+
+@fault("log", np.float32(-1), np.int32(0))
+def _kept_by_a_loop_without_iterations(x, n):
+    y = jnp.log(x)  # here
+    return lax.while_loop(lambda at: at[0] < n, lambda at: (at[0] + 1, lax.max(at[1], at[2]), 0.0), (0, x, y))[1:]
+
+
+@fault("log", np.float32(-1))
+def _lost_by_a_branch(x):
+    y = jnp.log(x)  # here
+    return lax.cond(x > 0, lambda y: y + 1, lambda y: jnp.where(y > 0, y, 0.0), y)
 
 
 @fault("log", np.float32(-1), np.int32(1))
@@ -343,3 +387,90 @@ def _backward_of_a_jacobian(x):
 @fault("log", np.float32([4, -1]), lane=(1,), through=lambda f, watch: jax.vmap(jax.grad(watch(f))))
 def _forward_in_a_lane_of_a_gradient(x):
     return jnp.log(x) * x  # here
+
+
+def _simulated(kernel, x, **options):
+    """A simulated kernel with a grid over rows."""
+    row = pl.BlockSpec((1, x.shape[1]), lambda i: (i, 0))
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    options = {"grid": len(x), "in_specs": [row], "out_specs": row, **options}
+    return pl.pallas_call(kernel, shape, interpret=True, **options)(x)
+
+
+ROWS = np.float32([[1, 2], [3, 4], [5, -6]])
+
+
+@fault("log", ROWS, grid=(2,), index=(0, 1))
+def _in_a_kernel(x):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jnp.log(x_ref[...] * 2)  # here
+
+    return _simulated(kernel, x)
+
+
+@fault("sqrt", abs(ROWS), grid=(1,), index=(0, 1))
+def _in_one_program_of_a_grid(x):
+    def kernel(x_ref, o_ref):
+        @pl.when(pl.program_id(0) == 1)
+        def _():
+            o_ref[...] = jnp.sqrt(3.5 - x_ref[...] * pl.program_id(0))  # here
+
+        @pl.when(pl.program_id(0) != 1)
+        def _():
+            o_ref[...] = x_ref[...]
+
+    return _simulated(kernel, x)
+
+
+@fault("div", ROWS * np.float32([1, 0]), grid=(0,), iteration=(1,))
+def _in_a_loop_in_a_kernel(x):
+    def kernel(x_ref, o_ref):
+        def step(j, total):
+            return total + (x_ref[0, j] - x_ref[0, j]) / x_ref[0, j]  # here
+
+        o_ref[...] = jnp.full_like(o_ref, lax.fori_loop(0, 2, step, 0.0))
+
+    return _simulated(kernel, x)
+
+
+@fault("sub", np.float32([[1, 2], [np.inf, 4], [np.inf, 5]]), grid=(2,), index=(0, 0))
+def _in_what_a_kernel_keeps(x):
+    def kernel(x_ref, o_ref, total):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            total[...] = jnp.zeros_like(total)
+
+        total[...] = x_ref[...] - total[...]  # here
+        o_ref[...] = total[...]
+
+    return _simulated(kernel, x, scratch_shapes=[pltpu.VMEM((1, 2), jnp.float32)])
+
+
+@fault("log", ROWS, np.float32([1, 2, -1]), grid=(0,), iteration=(2,), index=(0, 0))
+def _in_a_kernel_in_a_loop(x, scales):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jnp.log(x_ref[...])  # here
+
+    return lax.scan(lambda total, scale: (total + _simulated(kernel, x[:2] * scale).sum(), scale), 0.0, scales)[0]
+
+
+@fault("log", ROWS, grid=(0,), lane=(2,), index=(0, 1), through=lambda f, watch: jax.vmap(watch(f)))
+def _in_a_kernel_in_a_lane(x):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = jnp.log(x_ref[...])  # here
+
+    return _simulated(kernel, x[None])
+
+
+@fault("pallas_call", ROWS, index=(0, 0))
+def _kernel_that_writes_nothing(x):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pl.pallas_call(lambda x_ref, o_ref: None, shape, interpret=True)(x)  # here
+
+
+@fault("log", np.float32(-1))
+def _in_a_run_state(x):
+    def body(ref):
+        ref[...] = jnp.log(ref[...])  # here
+
+    return pl.run_state(body)(x)

@@ -7,6 +7,7 @@ import inspect
 import re
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -105,6 +106,21 @@ def test_log_says_the_lane():
     """An event in a lane of `vmap` has it among its fields."""
     records = _events(fx.jit(jax.vmap(fx.watch(_log, mode="log"))), A)
     assert [record.fields["in_lane"] for record in records] == [(1,)]
+
+
+def test_log_says_the_place_in_a_grid():
+    """Of a kernel its equation is logged, and the kernel as a whole, which gives the bad value."""
+    fault = FAULTS["in_a_kernel"]
+    records = _events(fx.jit(fx.watch(fault.plain, mode="log")), *fault.args)
+    seen = [(record.fields["operation"], record.fields["in_grid"]) for record in records]
+    assert seen == [("log", (2,)), ("pallas_call", ())]
+
+
+def test_kernel_is_one_operation_for_a_predicate():
+    """A predicate may close over arrays, which kernels do not take."""
+    fault, limit = FAULTS["in_a_kernel"], jnp.float32(2.4)
+    error = _raised(fx.jit(fx.watch(fault.plain, when=lambda x: (x > limit) & (x < 2.5))), abs(fault.args[0]))
+    assert (error.operation, error.index, error.grid) == ("pallas_call", (2, 1), ())
 
 
 @pytest.mark.parametrize("around", [lambda f: f, jax.vmap, lambda f: lambda x: lax.map(f, x)], ids=["", "vmap", "map"])
@@ -307,6 +323,7 @@ def test_callers_are_named():
     assert error.callers[0].line == inspect.getsourcelines(f)[1] + 2
 
 
+SYMBOLIC = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n"), jnp.float32)
 REFUSED = [
     (lambda: fx.watch(3), TypeError, "was given 3 as its function"),
     (lambda: fx.watch(_log, mode="x"), ValueError, "was given mode='x'"),
@@ -318,7 +335,8 @@ REFUSED = [
     (lambda: fx.watch(_log, when=lambda x: x)(X), TypeError, r"returned float32\[\] for float32"),
     (lambda: fx.watch(_log, when=lambda x: (x > 0)[None])(A), TypeError, r"returned bool\[1,3\] for float32"),
     (lambda: fx.watch(_log, when=lambda x: None)(X), TypeError, "returned None for float32"),
-    (lambda: fx.export(fx.jit(fx.watch(_log)))(X), ValueError, "calls back the function `fx.watch`"),
+    (lambda: fx.export(fx.jit(fx.watch(_log)))(SYMBOLIC), ValueError, "back the function `fx.watch` at .* Take it out"),
+    (lambda: fx.export(fx.jit(fx.watch(_log)))(X), ValueError, "back the function `fx.watch` at .* Take it out"),
 ]
 
 
@@ -434,3 +452,26 @@ def test_value_that_a_loop_alone_uses_is_seen(use):
 def test_summary_looks_for_nothing():
     with pytest.raises(ValueError, match="summary=True"):
         fx.watch(lambda x: x, summary=True, mode="log")
+
+
+def test_what_shows_in_results_is_not_looked_at_by_itself():
+    """What a loop, a branch or a call hands on is looked at in the result, and in what a loop carries to its end."""
+
+    def f(w, xs):
+        def step(h, x):
+            h = lax.cond(x[0] > 0, lambda h: jnp.tanh(w @ h + x), lambda h: h * x, h)
+            return h, jax.jit(jnp.exp)(h)
+
+        rows = lax.scan(step, xs[0], jnp.log(xs))[1]
+        rows = lax.dynamic_update_slice(jnp.ones((5, 3)), rows, (1, 0))
+        return lax.scan(lambda total, row: (total + row, None), xs[0], rows)[0]
+
+    eqns = list(_jaxprs(jax.make_jaxpr(fx.watch(f))(jnp.eye(3), jnp.ones((2, 3)))))
+    assert sum(eqn.primitive.name == "reduce_or" for eqn in eqns) == 2
+
+
+def test_summary_of_symbolic_shapes_is_exported():
+    """Summaries are events as others are."""
+    exported = fx.export(fx.jit(fx.watch(_log, summary=True)))(SYMBOLIC)
+    [record] = _events(fx.deserialize(exported.serialize()).call, abs(A))
+    assert record.event == "log" and record.fields["min"] == 0

@@ -16,7 +16,7 @@ _CALLS = {**_jax.inlined_calls(), _jax.jit_p: lambda params: params["jaxpr"], _j
 
 
 class Bad(Exception):
-    """(operation, file and line, iterations) of the first equation that makes a NaN of operands without."""
+    """Operation, file and line, and iterations of the first equation that makes a NaN of operands without."""
 
 
 def read(jaxpr: Any, args: Sequence[Any], iterations: tuple[int, ...] = (), around: str = "") -> list[Any]:
@@ -41,6 +41,8 @@ def read(jaxpr: Any, args: Sequence[Any], iterations: tuple[int, ...] = (), arou
             return _scan(inside, eqn.params, operands)
         if eqn.primitive is _jax.while_p:
             return _while(inside, eqn.params, operands)
+        if eqn.primitive is _jax.run_state_p:
+            return _run_state(inside, eqn.params, operands)
         outs = _jax.bind(eqn, operands)
         if any(map(_has_nan, outs)) and not any(map(_has_nan, operands)):
             raise Bad(eqn.primitive.name, line, iterations)
@@ -67,6 +69,16 @@ def _while(inside: Any, params: dict[str, Any], operands: Sequence[Any]) -> list
     while bool(np.any(inside(params["cond_jaxpr"], [*operands[:in_cond], *carry], i)[0])):
         carry, i = inside(params["body_jaxpr"], [*operands[in_cond:in_body], *carry], i), i + 1
     return carry
+
+
+def _run_state(inside: Any, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
+    """With values in place of references; of those of the function around it what became of them is written back."""
+    values = [x[...] if _jax.is_reference(x) else x for x in operands]
+    outs = inside(*_jax.discharge_state(params["jaxpr"], values, params["is_initialized"]))
+    for x, out in zip(operands, outs, strict=True):
+        if _jax.is_reference(x):
+            x[...] = out
+    return [x if _jax.is_reference(x) else out for x, out in zip(operands, outs, strict=True)]
 
 
 def _has_nan(x: Any) -> bool:

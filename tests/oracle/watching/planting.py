@@ -1,0 +1,105 @@
+"""Random programs with planted NaN: `fx.watch` must find the equation that a reading equation by equation finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import effects as fx
+from effects import _jax
+from tests.oracle.compare import describe, run_and_compare
+from tests.oracle.expressions import Name
+from tests.oracle.generator import Generator
+from tests.oracle.host import Host
+from tests.oracle.jax_ import remainder, to_jax
+from tests.oracle.language import MODULUS, REGISTERS, Case, Run, State
+from tests.oracle.observe import Outcome
+from tests.oracle.place import RandomDraw
+from tests.oracle.runners import library
+from tests.oracle.statements.derivatives import Scale
+from tests.oracle.watching.reading import Bad, read
+
+if TYPE_CHECKING:
+    from tests.oracle.jax_ import Scope
+    from tests.oracle.source import Source
+
+
+@dataclass(frozen=True)
+class Planted(Scale):
+    """What scales `x`, and makes it NaN for some values of a register."""
+
+    bad: int = 0
+
+    def kinds(self) -> tuple[str, ...]:
+        return ("planted",)
+
+    def python(self, out: Source) -> None:
+        super().python(out)
+        out.line(f"x += 0 * sqrt(({self.shift.python()}) % 5 - {self.bad})")
+
+    def jax(self, scope: Scope, state: State) -> State:
+        *registers, x = super().jax(scope, state)
+        number = lax.convert_element_type(remainder(self.shift, 5, scope, state), np.float32)
+        return (*registers, x + 0 * jnp.sqrt(number - self.bad))
+
+
+def _planted(tree: Any, draw: random.Random) -> Any:
+    """A program with faults among its statements."""
+    if isinstance(tree, tuple):
+        parts = [_planted(part, draw) for part in tree]
+        if any(hasattr(part, "kinds") for part in parts) and draw.random() < 0.4:
+            fault = Planted((1, 2), Name("b"), Name(draw.choice(REGISTERS)), draw.choice((0, 2, 3)))
+            parts.insert(draw.randint(0, len(parts)), fault)
+        return tuple(parts)
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        parts = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree) if field.init}
+        return dataclasses.replace(tree, **{name: _planted(part, draw) for name, part in parts.items()})
+    return tree
+
+
+def case_number(seed: int, number: int) -> Case:
+    """Case `number` of the bulk run with `seed`: one program. Two of three have faults planted."""
+    draw = random.Random(f"watch:{seed}:{number}")
+    program = Generator(RandomDraw(draw), "A", frozenset({"vmap", "grad"}), "none").program(draw.choice((6, 10, 16)))
+    program = _planted(program, draw) if number % 3 else program
+    return Case((Run(program, tuple(draw.randrange(MODULUS) for _ in REGISTERS)),))
+
+
+def check(case: Case) -> list[Outcome]:
+    """Raises an AssertionError if `fx.watch` finds something else than the reading, or something where there is
+    nothing.
+
+    Returns:
+      What was expected: an error for the first bad value.
+    """
+    [run] = case.runs
+    f, args = to_jax(run.program, library(), Host(lambda _: None, {})), tuple(map(np.int32, (0, *(run.state or ()))))
+    traced = jax.make_jaxpr(f)(*args)
+    expected: list[str] = []
+    with fx.capture(suppress=True):
+        try:
+            read(_jax.without_dead_code(traced), [*traced.consts, *args])
+        except Bad as bad:
+            expected.append(str(bad))
+
+    def watch() -> list[str]:
+        with fx.capture(suppress=True):
+            try:
+                fx.jit(fx.watch(f))(*args)
+                fx.effects_barrier()
+            except fx.NonFinite as error:
+                return [str(Bad(error.operation, error.where, error.iteration))]
+        return []
+
+    def compare(found: list[str]) -> list[str]:
+        return [] if found == expected else [f"expected {expected}, found {found}"]
+
+    run_and_compare(library(), watch, compare, lambda: describe(case))
+    return [Outcome(errors=expected)]
