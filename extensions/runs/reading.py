@@ -166,10 +166,15 @@ class Run(Sequence[Record]):
     def _parts(self, first: int = 0, last: int | None = None) -> Iterator[tuple[Process, Part]]:
         last = len(self._records) if last is None else last
         for begin in range(first, last, _AT_A_TIME):
-            data, files = self._records.read(begin, min(begin + _AT_A_TIME, last))
-            parts = Records(data, len(files), self._site).parts()
-            for file, part in zip(files, parts, strict=True):
+            records, files = self._read(begin, min(begin + _AT_A_TIME, last))
+            for file, part in zip(files, records.parts(), strict=True):
                 yield self.processes[file], part
+
+    def _read(self, first: int, last: int) -> tuple[Records, memoryview]:
+        """Records, and which file each is of."""
+        data, files = self._records.read(first, last)
+        files = memoryview(files).cast("I")
+        return Records(data, len(files), self._site), files
 
     def _site(self, number: int) -> Site:
         return self.sites[number]
@@ -248,8 +253,7 @@ class Run(Sequence[Record]):
         """The lines of all records, many at a time: as native code makes them, or else as `line` does of each."""
         is_plain = not any(process.places for process in self.processes)  # native code has the places of this process
         for begin in range(0, len(self._records), _AT_A_TIME):
-            data, files = self._records.read(begin, begin + _AT_A_TIME)
-            records = Records(data, len(files), self._site)
+            records, files = self._read(begin, begin + _AT_A_TIME)
             if is_plain and (lines := rows.of(records)) is not None:
                 yield lines[0].decode()
                 continue

@@ -18,9 +18,6 @@ from effects._model.record import Records
 from effects._model.site import Operand, Site, Static
 from effects._model.wire import DOMAIN_BITS, FIRST_NESTED_THREAD, HEADER, PLACED_THREAD, Kind, read_header
 from effects.extensions.runs.reading import Process, Run, _records_of
-from effects.lowering.native_module import native
-
-_AT_A_TIME = 1 << 16
 
 
 @dataclasses.dataclass(eq=False)
@@ -84,16 +81,10 @@ class _Reader:
     def tables(self) -> dict[tuple[Any, ...], Table]:
         found: dict[tuple[Any, ...], list[Table]] = {}
         run = self._run
-        pieces: dict[tuple[int, int], list[tuple[bytes, int]]] = collections.defaultdict(list)
-        for at, records in _by_process(run):
-            for begin in range(0, len(records), _AT_A_TIME):
-                data, _ = records.read(begin, begin + _AT_A_TIME)
-                for number in native.sites_of(data):
-                    pieces[at, number].append(native.select_records(data, [number]))
-        for (at, number), some in pieces.items():
+        for at, number, count, *_ in sorted(run._records.count(), key=lambda count: count[3]):  # by the first record
             site, process = run.sites[number], run.processes[at]
-            records = Records(b"".join(data for data, _ in some), sum(count for _, count in some), run._site)
-            some.clear()
+            data, _ = run._records.select([number], None, [at], 0.0).read(0, count)
+            records = Records(data, count, run._site)
             if isinstance(site.content, Composite) or site.grid or records.only_site is None:
                 self._add_one_by_one(found, process, records)
             else:
@@ -307,14 +298,10 @@ def _first_calls(side: list[tuple[Table, bool]]) -> dict[int, int]:
 
 def _is_cut(run: Run) -> bool:
     """Whether its beginning is overwritten, since a file keeps the newest records."""
-    firsts = [records.read(0, 1)[0] for _, records in _by_process(run)]
+    of_processes = (run._records.select(None, None, [at], 0.0) for at in range(len(run.processes)))
+    all_records = [run._records] if len(run.processes) == 1 else of_processes
+    firsts = [records.read(0, 1)[0] for records in all_records]
     return any(first and read_header(first).reply > 0 for first in firsts)
-
-
-def _by_process(run: Run) -> Iterator[tuple[int, Any]]:
-    several = len(run.processes) > 1
-    for at in range(len(run.processes)):
-        yield at, run._records.select([*run.sites], None, [at], 0.0) if several else run._records
 
 
 def _begin_together(pairs: list[Pairs], are_cut: list[bool]) -> list[Pairs]:

@@ -73,6 +73,17 @@ std::vector<std::pair<uint32_t, uint32_t>> Found(const RunFile &file) {
   return found;
 }
 
+// Headers and payloads.
+std::string Bytes(const runs::Records &records) {
+  std::string bytes;
+  const auto files = records.read(0, records.size(), [&](size_t size) {
+    bytes.resize(size);
+    return bytes.data();
+  });
+  CHECK_EQ(files.size(), records.size());
+  return bytes;
+}
+
 // Those of a file.
 std::vector<std::pair<uint32_t, uint32_t>> Read(const std::string &path) {
   auto file = std::make_shared<RunFile>(path);
@@ -81,7 +92,7 @@ std::vector<std::pair<uint32_t, uint32_t>> Read(const std::string &path) {
   file->described();
   const runs::Records records({file});
   CHECK_EQ(records.size(), read.size());
-  records.read(0, records.size());
+  Bytes(records);
   records.newest();
   records.events();
   file->look();
@@ -220,7 +231,7 @@ TEST(test_programs_come_in_the_order_of_their_dispatches_at_each_look) {
   const auto look = [&] {
     file->look();
     const runs::Records records({file}, &earlier);
-    const std::string bytes = std::get<0>(records.read(0, records.size()));
+    const std::string bytes = Bytes(records);
     std::vector<uint32_t> epochs;
     for (size_t at = 0; at < bytes.size(); at += sizeof(RecordHeader)) {
       RecordHeader header;

@@ -1,4 +1,4 @@
-// A run file, byte by byte. All numbers are little-endian; the reference is docs/reference/run-files.md.
+// A run file, byte by byte. All numbers are little-endian; the reference is docs/reference/runs.md.
 //
 //   0     FileHeader, in a page of 4096 bytes
 //   4096  the records: `capacity` bytes, in segments of `segment` bytes
@@ -47,19 +47,36 @@ struct EntryHeader {
 };
 static_assert(sizeof(EntryHeader) == 64);
 
-// Eight bytes at a time, which a multiplication spreads over all bits.
-inline uint64_t Checksum(uint64_t seed, const void *data, size_t size) {
-  const auto *bytes = static_cast<const std::byte *>(data);
-  uint64_t sum = seed ^ size;
-  for (uint64_t word; size >= sizeof word; size -= sizeof word, bytes += sizeof word) {
-    std::memcpy(&word, bytes, sizeof word);
-    sum = (sum ^ word) * 0x9E3779B97F4A7C15;
-    sum ^= sum >> 32;
+// The sum of products, each of eight bytes and their place, so that no product waits for another.
+class Checksum {
+public:
+  Checksum(uint64_t seed, uint64_t position) : place_(seed + position) {}
+  void add(uint64_t word) {
+    const auto product = static_cast<unsigned __int128>(word ^ place_) * 0x9E3779B97F4A7C15;
+    sum_ += static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+    place_ += sizeof word;
   }
-  return sum | 1; // never what an empty file has
-}
+  void add(const void *data, size_t size) {
+    uint64_t word;
+    for (size_t at = 0; at + sizeof word <= size; at += sizeof word) {
+      std::memcpy(&word, static_cast<const std::byte *>(data) + at, sizeof word);
+      add(word);
+    }
+  }
+  uint64_t value() const { return sum_ | 1; } // never what an empty file has
+
+private:
+  uint64_t place_, sum_ = 0;
+};
 inline uint64_t SumOf(const EntryHeader *entry, uint64_t seed, uint64_t position, size_t size) {
-  return Checksum(seed + position, &entry->record, size - sizeof entry->checksum);
+  Checksum sum(seed, position);
+  sum.add(&entry->record, size - sizeof entry->checksum);
+  return sum.value();
+}
+inline uint64_t SumOf(const FileHeader &file) {
+  Checksum sum(file.seed, 0);
+  sum.add(&file, offsetof(FileHeader, seed));
+  return sum.value();
 }
 
 } // namespace effects::runs

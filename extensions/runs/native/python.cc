@@ -76,8 +76,13 @@ static const Extension runs_extension([](nb::module_ &m) {
       .def("__len__", &Records::size)
       .def("read",
            [](const Records &records, size_t first, size_t last) {
-             const auto [bytes, files] = records.read(first, last);
-             return nb::make_tuple(AsBytes(bytes), nb::cast(files));
+             nb::object bytes;
+             const auto files = records.read(first, last, [&](size_t size) {
+               bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
+               if (!bytes.is_valid()) throw nb::python_error();
+               return PyBytes_AsString(bytes.ptr());
+             });
+             return nb::make_tuple(bytes, nb::bytes(files.data(), files.size() * sizeof files[0]));
            })
       // (file, kind, token, site, device, time, text) of each.
       .def("events", [](const Records &records) {

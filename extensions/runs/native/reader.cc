@@ -89,8 +89,7 @@ void RunFile::check() const {
     throw std::invalid_argument("it is of version " + std::to_string(header().version) +
                                 ", and this library reads up to " + std::to_string(kVersion));
   const uint64_t segment = header().segment, capacity = header().capacity;
-  if (header().checksum != Checksum(header().seed, &header(), offsetof(FileHeader, seed)) || segment == 0 ||
-      segment % 8 != 0 || capacity % segment != 0)
+  if (header().checksum != SumOf(header()) || segment == 0 || segment % 8 != 0 || capacity % segment != 0)
     throw std::invalid_argument("its first page is damaged");
 }
 
@@ -217,7 +216,7 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
       const RecordHeader &record = files_[file]->record(entry);
       if (record.kind == Kind::kDispatched) dispatched.emplace(ProgramKeyOf(record.token), record.time);
       if (!IsRecord(record.kind)) continue;
-      const auto [known, is_new] = here.emplace(ProgramKeyOf(record.token), record.time);
+      const auto [known, is_new] = here.try_emplace(ProgramKeyOf(record.token), record.time);
       if (!is_new) known->second = std::min(known->second, record.time);
     }
     first.insert(here.begin(), here.end());
@@ -228,6 +227,9 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
         double &known = (*earlier)[program].called;
         time = known = known == 0 ? time : known;
       }
+  size_t count = 0;
+  for (const auto &file : files_) count += file->entries().size();
+  places_.reserve(count);
   for (uint32_t file = 0; file < files_.size(); ++file)
     for (const uint64_t entry : files_[file]->entries()) {
       const RecordHeader &record = files_[file]->record(entry);
@@ -239,10 +241,13 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
                          uint64_t{ThreadOf(token)} << kDomainBits | DomainOf(token),
                          uint64_t{token.phase} << 32 | token.index, file, record.device, entry});
     }
-  std::stable_sort(places_.begin(), places_.end(), [](const Place &a, const Place &b) {
+  const auto is_before = [](const Place &a, const Place &b) {
     return std::tie(a.program, a.domain, a.place, a.file, a.device) <
            std::tie(b.program, b.domain, b.place, b.file, b.device);
-  });
+  };
+  // Those of one device are in order.
+  if (!std::is_sorted(places_.begin(), places_.end(), is_before))
+    std::stable_sort(places_.begin(), places_.end(), is_before);
   places_.erase(
       std::unique(places_.begin(), places_.end(), [this](const Place &a, const Place &b) { return is_same(a, b); }),
       places_.end());
@@ -364,6 +369,7 @@ Records Records::select(const std::optional<std::vector<uint64_t>> &sites, const
   };
   Records selected({});
   selected.files_ = files_;
+  selected.places_.reserve(places_.size());
   std::unordered_set<uint64_t> of;
   if (sites) of.insert(sites->begin(), sites->end());
   for (const Place &place : places_) {
@@ -406,18 +412,21 @@ Records Records::newest() const {
   return found;
 }
 
-std::tuple<std::string, std::vector<uint32_t>> Records::read(size_t first, size_t last) const {
-  std::string bytes;
+std::vector<uint32_t> Records::read(size_t first, size_t last, const std::function<char *(size_t)> &allocate) const {
+  last = std::min(last, places_.size());
+  size_t size = 0;
+  for (size_t i = first; i < last; ++i) size += sizeof(RecordHeader) + header(places_[i]).payload_size;
   std::vector<uint32_t> files;
-  for (size_t i = first; i < std::min(last, places_.size()); ++i) {
+  char *to = allocate(size);
+  for (size_t i = first; i < last; ++i) {
     RecordHeader record = header(places_[i]);
     record.device = DeviceOf(record);
-    bytes.append(reinterpret_cast<const char *>(&record), sizeof record);
-    bytes.append(reinterpret_cast<const char *>(files_[places_[i].file]->payload(places_[i].entry)),
-                 record.payload_size);
+    std::memcpy(to, &record, sizeof record);
+    std::memcpy(to += sizeof record, files_[places_[i].file]->payload(places_[i].entry), record.payload_size);
+    to += record.payload_size;
     files.push_back(places_[i].file);
   }
-  return {std::move(bytes), std::move(files)};
+  return files;
 }
 
 std::map<std::pair<uint32_t, uint64_t>, Records::Count> Records::count() const {

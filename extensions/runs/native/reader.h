@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -108,8 +109,9 @@ public:
   Records newest() const;
 
   size_t size() const { return places_.size(); }
-  // Headers and payloads of records first to last, and which file each is of.
-  std::tuple<std::string, std::vector<uint32_t>> read(size_t first, size_t last) const;
+  // Headers and payloads of records first to last, into the memory that `allocate` returns for so many bytes, and which
+  // file each is of.
+  std::vector<uint32_t> read(size_t first, size_t last, const std::function<char *(size_t)> &allocate) const;
   struct Count {
     uint64_t count = 0;
     double first = 0, last = 0; // when they were published

@@ -58,12 +58,59 @@ std::byte *RecordsOf(FileHeader *file) { return reinterpret_cast<std::byte *>(fi
 
 constexpr uint64_t kPiece = 1 << 20;
 
-// Has the pages of a piece of the records ready: a fault for each, while records are written, takes thrice the time.
-void Prepare(FileHeader *file, uint64_t position) {
+// Has the pages of the next records ready: the first write to a page takes as long as several prints.
+void Prepare(FileHeader *file, uint64_t taken) {
 #if defined(MADV_POPULATE_WRITE)
-  const uint64_t begin = position % file->capacity;
-  ::madvise(RecordsOf(file) + begin, std::min(kPiece, file->capacity - begin), MADV_POPULATE_WRITE);
+  for (uint64_t position = taken; position <= taken + kPiece; position += kPiece) {
+    const uint64_t begin = position % file->capacity;
+    ::madvise(RecordsOf(file) + begin, std::min(kPiece, file->capacity - begin), MADV_POPULATE_WRITE);
+  }
 #endif
+}
+
+// Whether a thread may be in the mapping.
+struct Writing {
+  Writing() {
+    std::lock_guard lock(mutex);
+    threads.push_back(&is_so);
+  }
+  ~Writing() {
+    std::lock_guard lock(mutex);
+    threads.erase(std::find(threads.begin(), threads.end(), &is_so));
+  }
+  static void await_none() {
+    std::lock_guard lock(mutex);
+    for (const auto *thread : threads)
+      while (thread->load(std::memory_order_seq_cst)) std::this_thread::yield();
+  }
+  std::atomic<bool> is_so{false};
+
+  // Never destroyed, as threads may outlive what is static.
+  static inline std::mutex &mutex = *new std::mutex();
+  static inline auto &threads = *new std::vector<const std::atomic<bool> *>();
+};
+thread_local Writing writing;
+
+// Copies to the file, and adds to the checksum. Returns where the next bytes go.
+inline std::byte *Append(std::byte *to, Checksum &sum, const void *data, size_t size) {
+  const auto *from = static_cast<const std::byte *>(data);
+  uint64_t word = 0;
+  for (; size >= sizeof word; size -= sizeof word, from += sizeof word, to += sizeof word) {
+    std::memcpy(&word, from, sizeof word);
+    std::memcpy(to, &word, sizeof word);
+    sum.add(word);
+  }
+  if (size == 0) return to;
+  if (uint32_t half; size == sizeof half) { // mostly; a part of a word that is written can't be loaded at once
+    std::memcpy(&half, from, sizeof half);
+    word = half;
+  } else {
+    word = 0;
+    std::memcpy(&word, from, size);
+  }
+  std::memcpy(to, &word, sizeof word);
+  sum.add(word);
+  return to + sizeof word;
 }
 
 } // namespace
@@ -90,10 +137,10 @@ bool Writer::open(const std::string &path, uint64_t capacity, bool keeps_newest)
   header->segment = segment;
   std::random_device random;
   header->seed = uint64_t{random()} << 32 | random();
-  header->checksum = Checksum(header->seed, header, offsetof(FileHeader, seed));
+  header->checksum = SumOf(*header);
   file_ = std::exchange(file.number, -1);
   Prepare(header, 0);
-  Prepare(header, kPiece);
+  if (!std::exchange(has_thread_, true)) std::thread([this] { prepare(); }).detach();
   mapped_.store(header, std::memory_order_seq_cst);
   publisher().tap.store(this, std::memory_order_release);
   return true;
@@ -104,7 +151,7 @@ void Writer::close() {
   if (file_ < 0) return;
   publisher().tap.store(nullptr, std::memory_order_release);
   FileHeader *const header = mapped_.exchange(nullptr, std::memory_order_seq_cst);
-  while (writing_.load(std::memory_order_seq_cst) != 0) std::this_thread::yield();
+  Writing::await_none();
   header->closed.store(1, std::memory_order_release);
   ::munmap(header, kPage + header->capacity);
   ::flock(file_, LOCK_UN); // also where a child has the file, which has been forked meanwhile
@@ -143,8 +190,19 @@ uint64_t Writer::lost() {
   return header == nullptr ? 0 : header->lost.load(std::memory_order_relaxed);
 }
 
+// A thread of its own.
+void Writer::prepare() {
+  std::mutex mutex; // guards nothing: if a call is missed, pages are ready later
+  for (std::unique_lock lock(mutex);;) {
+    wanted_.wait(lock);
+    writing.is_so.store(true, std::memory_order_seq_cst);
+    if (FileHeader *const file = mapped_.load(std::memory_order_seq_cst)) Prepare(file, file->taken / kPiece * kPiece);
+    writing.is_so.store(false, std::memory_order_release);
+  }
+}
+
 // The position of so many bytes, all in one segment.
-uint64_t Writer::reserve(FileHeader &file, uint64_t size) const {
+uint64_t Writer::reserve(FileHeader &file, uint64_t size) {
   const uint64_t segment = file.segment;
   if (size > segment) return kNone;
   uint64_t taken = file.taken.load(std::memory_order_relaxed);
@@ -153,36 +211,33 @@ uint64_t Writer::reserve(FileHeader &file, uint64_t size) const {
     const uint64_t at = size <= left ? taken : taken + left;
     if (segments_ == 1 && at + size > segment) return kNone;
     if (file.taken.compare_exchange_weak(taken, at + size, std::memory_order_relaxed)) {
-      if (const uint64_t piece = (at + size) / kPiece; piece != taken / kPiece) Prepare(&file, (piece + 1) * kPiece);
+      if ((at + size) / kPiece != taken / kPiece) wanted_.notify_one();
       return at;
     }
   }
 }
 
 void Writer::take(const RecordHeader &header, const Span *spans, size_t count) noexcept {
-  writing_.fetch_add(1, std::memory_order_seq_cst); // with the exchange in close(): one of us sees the other
+  std::atomic<bool> &is_writing = writing.is_so;
+  is_writing.store(true, std::memory_order_seq_cst); // with the exchange in close(): one of us sees the other
   if (FileHeader *const file = mapped_.load(std::memory_order_seq_cst)) {
     const size_t size = sizeof(EntryHeader) + header.payload_size;
     if (const uint64_t at = reserve(*file, size); at != kNone) {
-      auto *const entry = reinterpret_cast<EntryHeader *>(RecordsOf(file) + at % file->capacity);
-      entry->record = header;
-      entry->record.size = static_cast<uint32_t>(size);
-      entry->record.reply = static_cast<uint32_t>(at / file->segment);
-      if (header.time == 0) entry->record.time = UnixTime();
-      auto *to = reinterpret_cast<std::byte *>(entry + 1);
-      for (size_t i = 0; i < count; ++i) {
-        if (spans[i].size != 0) std::memcpy(to, spans[i].data, spans[i].size);
-        std::memset(to + spans[i].size, 0, RoundUp8(spans[i].size) - spans[i].size);
-        to += RoundUp8(spans[i].size);
-      }
+      std::byte *const entry = RecordsOf(file) + at % file->capacity;
+      RecordHeader record = header;
+      record.size = static_cast<uint32_t>(size);
+      record.reply = static_cast<uint32_t>(at / file->segment);
+      if (header.time == 0) record.time = UnixTime();
+      Checksum sum(file->seed, at);
+      std::byte *to = Append(entry + offsetof(EntryHeader, record), sum, &record, sizeof record);
+      for (size_t i = 0; i < count; ++i) to = Append(to, sum, spans[i].data, spans[i].size);
       // Last, so that what is killed before has no entry.
-      const uint64_t sum = SumOf(entry, file->seed, at, size);
-      __atomic_store_n(&entry->checksum, sum, __ATOMIC_RELEASE);
+      __atomic_store_n(reinterpret_cast<uint64_t *>(entry), sum.value(), __ATOMIC_RELEASE);
     } else {
       file->lost.fetch_add(1, std::memory_order_relaxed);
     }
   }
-  writing_.fetch_sub(1, std::memory_order_release);
+  is_writing.store(false, std::memory_order_release);
 }
 
 Writer &writer() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -19,7 +20,7 @@ namespace effects::runs {
 //   2. Another unmaps it.
 //   3. The thread writes to memory that is gone.
 // So a thread says that it writes and then looks whether a file is open; who closes takes the file away and then waits
-// until no thread writes.
+// until no thread writes. Each thread says it in a place of its own, so that no thread waits for another's cache line.
 class Writer final : public Tap {
 public:
   // Throws std::runtime_error, which says what the file system did. `keeps_newest`: once the file is full it goes on at
@@ -36,15 +37,17 @@ public:
 
 private:
   static constexpr uint64_t kNone = ~uint64_t{0};
-  uint64_t reserve(FileHeader &file, uint64_t size) const;
+  uint64_t reserve(FileHeader &file, uint64_t size);
+  void prepare();
 
   std::mutex mutex_; // guards opening, closing and what describes
   int file_ = -1;
   uint64_t end_ = 0; // where the next description goes
   uint64_t segments_ = 1;
+  bool has_thread_ = false; // which prepares pages
 
-  alignas(64) std::atomic<FileHeader *> mapped_{nullptr};
-  std::atomic<uint32_t> writing_{0}; // threads that may be in the mapping
+  std::atomic<FileHeader *> mapped_{nullptr};
+  std::condition_variable wanted_; // are pages
 };
 
 Writer &writer();
