@@ -37,7 +37,7 @@ def table_of(event: str, batches: list[list[Piece]], arrow: Any) -> Any:
             count = max(count, positions[piece.site][-1][-1] + 1 - start)
         start += count
     tables = [
-        arrow.table({name: _column(name, column, arrow) for name, column in join(columns).items()})
+        arrow.table({name: arrow_column(name, column, arrow) for name, column in join(columns).items()})
         for columns in of_site.values()
     ]
     schema = common_schema(event, [table.schema for table in tables], arrow)
@@ -47,7 +47,8 @@ def table_of(event: str, batches: list[list[Piece]], arrow: Any) -> Any:
     return table.take(np.argsort(np.concatenate([rows for some in positions.values() for rows in some])))
 
 
-def _column(name: str, column: np.ndarray, arrow: Any) -> Any:
+def arrow_column(name: str, column: np.ndarray, arrow: Any) -> Any:
+    """A column as an array of Arrow's: the `time` as a timestamp, complex numbers as two, what has axes as lists."""
     if name == "time":
         return arrow.array(np.rint(column * 1e6).astype(np.int64)).cast(arrow.timestamp("us", "UTC"))
     column = native(column)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -80,6 +82,20 @@ def test_columns_are_of_one_line(path):
     columns = fx.runs.read(path).columns("test_reading.py")
     np.testing.assert_array_equal(columns["x"], [0, 0.5, 1, 1.5])
     assert columns["i"].tolist() == [0, 1, 2, 3] and np.all(np.diff(columns["time"]) >= 0)
+
+
+def test_table_has_the_columns(path, monkeypatch):
+    """Without pyarrow an error says what to install."""
+    with fx.record(path), fx.capture(suppress=True):
+        fx.jit(lambda x: jax.lax.fori_loop(0, 2, lambda i, _: fx.log("step", i=i, x=x * i), None))(jnp.ones(2))
+    run = fx.runs.read(path)
+    with monkeypatch.context() as patched, pytest.raises(ImportError, match=r"table` needs pyarrow, .*pip install"):
+        patched.setitem(sys.modules, "pyarrow", None)
+        run.table("test_reading.py")
+    pytest.importorskip("pyarrow", reason="pyarrow, of the extra `parquet`, is not installed")
+    table = run.table("test_reading.py")
+    assert table.column_names == [*run.columns("test_reading.py")]
+    assert table.select(["i", "x"]).to_pylist() == [{"i": 0, "x": [0.0, 0.0]}, {"i": 1, "x": [1.0, 1.0]}]
 
 
 FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
