@@ -253,6 +253,37 @@ TEST(test_programs_come_in_the_order_of_their_dispatches_at_each_look) {
   writer.close();
 }
 
+// A program that only one process has comes behind those that its thread has called before, though another process has
+// come to them later.
+TEST(test_programs_of_a_thread_stay_in_order_where_processes_drift) {
+  Path paths[2];
+  Writer &writer = runs::writer();
+  std::vector<std::shared_ptr<RunFile>> files;
+  for (uint32_t process = 0; process < 2; ++process) {
+    CHECK(writer.open(paths[process].path, 1 << 16, true));
+    for (uint32_t epoch = 1; epoch <= 1 + process; ++epoch)
+      for (const Kind kind : {Kind::kDispatched, Kind::kUnordered}) {
+        RecordHeader header{};
+        header.kind = kind;
+        header.site = 7 + process;
+        header.token = MakeToken(1, 0, epoch, 0);
+        header.time = process == 0 ? 10 : epoch;
+        writer.take(header, nullptr, 0);
+      }
+    writer.close();
+    files.push_back(std::make_shared<RunFile>(paths[process].path));
+    files.back()->scan();
+  }
+  const std::string bytes = Bytes(runs::Records(files));
+  std::vector<std::pair<uint32_t, uint64_t>> found;
+  for (size_t at = 0; at < bytes.size(); at += sizeof(RecordHeader)) {
+    RecordHeader header;
+    std::memcpy(&header, bytes.data() + at, sizeof header);
+    found.emplace_back(header.token.epoch, header.site);
+  }
+  CHECK((found == std::vector<std::pair<uint32_t, uint64_t>>{{1, 7}, {1, 8}, {2, 8}}));
+}
+
 // A reader keeps its file when another run is recorded into one of its name.
 TEST(test_reader_keeps_its_file) {
   Path path;

@@ -221,12 +221,20 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
     }
     first.insert(here.begin(), here.end());
   }
-  if (earlier != nullptr)
-    for (auto *times : {&dispatched, &first})
-      for (auto &[program, time] : *times) {
-        double &known = (*earlier)[program].called;
-        time = known = known == 0 ? time : known;
-      }
+  // By thread, and there by number.
+  std::map<uint64_t, double> called(dispatched.begin(), dispatched.end());
+  called.insert(first.begin(), first.end());
+  const std::pair<const uint64_t, double> *before = nullptr;
+  for (auto &each : called) {
+    auto &[program, time] = each;
+    if (earlier != nullptr) {
+      double &known = (*earlier)[program].called;
+      time = known = known == 0 ? time : known;
+    }
+    // Another process, which has the thread's program before this one, may have come to that later.
+    if (before != nullptr && before->first >> 32 == program >> 32) time = std::max(time, before->second);
+    before = &each;
+  }
   size_t count = 0;
   for (const auto &file : files_) count += file->entries().size();
   places_.reserve(count);
@@ -236,9 +244,7 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
       if (!IsRecord(record.kind)) continue;
       const Token &token = record.token;
       const uint64_t program = ProgramKeyOf(token);
-      const auto known = dispatched.find(program);
-      places_.push_back({known != dispatched.end() ? known->second : first.at(program),
-                         uint64_t{ThreadOf(token)} << kDomainBits | DomainOf(token),
+      places_.push_back({called.at(program), program << kDomainBits | DomainOf(token),
                          uint64_t{token.phase} << 32 | token.index, file, record.device, entry});
     }
   const auto is_before = [](const Place &a, const Place &b) {
