@@ -204,15 +204,21 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def advice_to_leave(name: str) -> str:
-    """Why a function that a program calls back keeps it in its process, and what to do. Names that begin with `fx.` are
-    the library's own."""
-    if name.startswith("fx."):
-        return f"`{name}` works only in the process that traces the program. Take it out of what leaves that process."
-    return (
-        "A function cannot travel with a program: its name can. Decorate it with "
-        "`@fx.register_callback('some.name')`, here and where the program will run."
-    )
+MSG_STAYS = (
+    "{program} cannot leave this process: it calls back the function `{name}` at {where}. A function cannot travel "
+    "with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where the program "
+    "will run."
+)
+MSG_STAYS_FOR_OURS = (
+    "{program} cannot leave this process: it has `{name}` at {where}. That works only in the process that traces the "
+    "program. Take it out of what leaves that process."
+)
+
+
+def why_it_stays(program: str, name: str, where: object) -> str:
+    """Why a function that a program calls back keeps it in its process, and what to do."""
+    message = MSG_STAYS_FOR_OURS if name.startswith("fx.") else MSG_STAYS
+    return message.format(program=program, name=name, where=where)
 
 
 def numbered(name: str, numbers: Sequence[int]) -> str:

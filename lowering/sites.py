@@ -18,10 +18,6 @@ from effects._model.site import Site, site_from
 from effects._model.wire import INDEX, PLAIN_THREAD, stream_of
 from effects.lowering.native_module import native
 
-MSG_SERIALIZE_CALLBACK = (
-    "The compiled program cannot leave this process: it calls back the function `{name}` at {where}. {advice}"
-)
-
 
 class Line(NamedTuple):
     """A line of the user's with an effect, whose sites have one filter: `vmap` and shapes make several sites of it."""
@@ -212,9 +208,7 @@ class _Claim:
     def __reduce__(self) -> Any:
         if self._local is not None:
             name, where = self._local
-            raise pickle.PicklingError(
-                MSG_SERIALIZE_CALLBACK.format(name=name, where=where, advice=errors.advice_to_leave(name))
-            )
+            raise pickle.PicklingError(errors.why_it_stays("The compiled program", name, where))
         return _claim, (native.site_description(self._site_id),)
 
 

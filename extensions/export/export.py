@@ -23,9 +23,6 @@ from effects.lowering.passes import others
 from effects.lowering.summary import summarize
 from effects.lowering.tokens import token_keys
 
-MSG_EXPORT_CALLBACK = (
-    "The program `{program}` cannot leave this process: it calls back the function `{name}` at {where}. {advice}"
-)
 MSG_EXPORT_NODE = (
     "The program `{program}` cannot be exported: {effect} at {where} is given a {types}. Another process knows only "
     "dictionaries, lists, tuples and named tuples. Pass it as one of these."
@@ -131,9 +128,7 @@ def _trace(function: JitFunction[..., Any], args: Any, kwargs: Any) -> Any:
 
 def _check_site(name: str, site: Site) -> None:
     if not site.content.is_portable:
-        title = site.content.title
-        advice = errors.advice_to_leave(title)
-        raise ValueError(MSG_EXPORT_CALLBACK.format(program=name, name=title, where=site.where, advice=advice))
+        raise ValueError(errors.why_it_stays(f"The program `{name}`", site.content.title, site.where))
     if types := nodes_unknown_elsewhere(site.tree):
         shown = ", ".join(f"`{type_}`" for type_ in sorted(types))
         raise ValueError(MSG_EXPORT_NODE.format(program=name, effect=site.effect.name, where=site.where, types=shown))

@@ -3,8 +3,9 @@
 from tests.mutants.slip import Slip
 
 ORDER = "dispatch/native/order/release_order.cc"
-EPOCH = "dispatch/native/order/release_order.cc"
+EPOCH = "dispatch/native/order/release_order.h"
 TEST, PLAIN = "tests/native/order_test.cc", "tests/native/order_plain_test.cc"
+SUSPENSION = "tests/native/order_suspension_test.cc"
 
 SLIPS = (
     Slip(
@@ -18,24 +19,24 @@ SLIPS = (
     Slip(
         "release.complete",
         EPOCH,
-        "if (sequence.phase != last.phase || static_cast<uint32_t>(sequence.next) != last.index) return false;",
-        "if (sequence.phase != last.phase) return false;",
+        "return phase == last.phase && static_cast<uint32_t>(next) == last.index;",
+        "return phase == last.phase;",
         "An epoch ends before its last records have come.",
         (f"{TEST}::test_close_before_its_records_keeps_the_epoch_open",),
     ),
     Slip(
         "release.suspended",
         ORDER,
-        "if (&stream.epochs.front() != &epoch || stream.is_suspended()) return false;",
-        "if (&stream.epochs.front() != &epoch) return false;",
+        "return &stream.epochs.front() == &epoch && !stream.is_suspended(domain) &&",
+        "return &stream.epochs.front() == &epoch &&",
         "Records leave while functions of an earlier one run.",
         ("tests/native/order_suspension_test.cc::test_suspended_stream_waits_for_its_resumption",),
     ),
     Slip(
         "release.oldest_epoch",
         ORDER,
-        "if (&stream.epochs.front() != &epoch || stream.is_suspended()) return false;",
-        "if (stream.is_suspended()) return false;",
+        "return &stream.epochs.front() == &epoch && !stream.is_suspended(domain) &&",
+        "return !stream.is_suspended(domain) &&",
         "A program's records leave before those of the program that was called before it.",
         (f"{TEST}::test_later_epoch_waits_for_the_earlier",),
     ),
@@ -50,9 +51,9 @@ SLIPS = (
     Slip(
         "release.domains",
         ORDER,
-        "Sequence &sequence = epoch->domains[DomainOf(header.token)];\n"
-        "  if (sequence.is_due(header) && may_leave(*epoch)) {",
-        "Sequence &sequence = epoch->domains[0];\n  if (sequence.is_due(header) && may_leave(*epoch)) {",
+        "Sequence &sequence = sequence_of(*epoch, header.token);\n"
+        "  if (sequence.is_due(header) && may_leave(*epoch, domain)) {",
+        "Sequence &sequence = epoch->domains[0];\n  if (sequence.is_due(header) && may_leave(*epoch, domain)) {",
         "All order domains of a program share one sequence.",
         (f"{TEST}::test_domains_count_for_themselves",),
     ),
@@ -81,18 +82,34 @@ SLIPS = (
         (f"{PLAIN}::test_plain_epoch_waits_for_earlier_dispatches",),
     ),
     Slip(
+        "release.later_epoch",
+        ORDER,
+        "return left.count(domain) == 0 && !stream",
+        "return !stream",
+        "A record of a later program leaves ahead of what its domain has in an earlier one.",
+        (f"{SUSPENSION}::test_other_domains_go_on",),
+    ),
+    Slip(
+        "release.end_with_its_run",
+        ORDER,
+        "in_run ? last_run_ + 1 : last_run_",
+        "last_run_",
+        "A barrier returns while a record of its program is being replayed, if a run before it ends.",
+        (f"{SUSPENSION}::test_end_waits_for_earlier_runs",),
+    ),
+    Slip(
         "release.plain_is_waited_for",
         ORDER,
-        "return stream.nested || !plain_.is_behind(epoch.dispatch);",
-        "return true;",
+        "return !stream.nested && plain_.is_behind(epoch.dispatch);",
+        "return false;",
         "A program's record leaves ahead of an effect of a program of JAX's from before its dispatch.",
         (f"{PLAIN}::test_program_waits_for_earlier_plain_epochs",),
     ),
     Slip(
         "release.plain_waits_for_a_while",
         ORDER,
-        "return is_overdue(epoch) || std::none_of(",
-        "return std::none_of(",
+        "return !is_overdue(epoch) && std::any_of(",
+        "return std::any_of(",
         "Programs of `fx.jit` and `jax.jit` wait for each other for good.",
         (f"{PLAIN}::test_plain_epoch_waits_for_a_while",),
     ),
@@ -115,7 +132,7 @@ SLIPS = (
     Slip(
         "release.waits_for_run",
         ORDER,
-        "if (restricted_to_ == epoch.info.thread && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;",
+        "if ((in_run || !stream.runs.empty()) && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;",
         "",
         "A plain effect leaves while what a program before it has recorded is still being replayed.",
         (f"{PLAIN}::test_run_with_which_an_epoch_ends_is_waited_for",),
