@@ -3,7 +3,7 @@
 from tests.mutants.slip import Slip
 
 ORDER = "dispatch/native/order/release_order.cc"
-EPOCH = "dispatch/native/order/release_order.h"
+EPOCH = "dispatch/native/order/release_order.cc"
 TEST, PLAIN = "tests/native/order_test.cc", "tests/native/order_plain_test.cc"
 SUSPENSION = "tests/native/order_suspension_test.cc"
 
@@ -18,7 +18,7 @@ SLIPS = (
     ),
     Slip(
         "release.complete",
-        EPOCH,
+        "dispatch/native/order/release_order.h",
         "return phase == last.phase && static_cast<uint32_t>(next) == last.index;",
         "return phase == last.phase;",
         "An epoch ends before its last records have come.",
