@@ -479,8 +479,11 @@ void Epoch::find_left(std::set<uint32_t> &left) {
     for (auto &[domain, sequence] : domains)
       if (!sequence.parked.empty() || !sequence.regions.empty()) left.insert(domain);
   } else {
-    for (const Token &last : finals)
-      if (!domains[DomainOf(last)].has_come_to(last)) left.insert(DomainOf(last));
+    for (const Token &last : finals) {
+      const Sequence &sequence = domains[DomainOf(last)];
+      if (sequence.phase != last.phase || static_cast<uint32_t>(sequence.next) != last.index)
+        left.insert(DomainOf(last));
+    }
   }
 }
 

@@ -61,8 +61,6 @@ struct Sequence {
   // Whether all up to this token's phase has left; or its index too.
   bool has_passed(const Token &token) const { return static_cast<int32_t>(token.phase - phase) < 0; }
   bool is_behind(const Token &token) const { return InRegion(token) ? has_passed(token) : offset(token) < 0; }
-  // Whether it has come to where its program closed.
-  bool has_come_to(const Token &last) const { return phase == last.phase && static_cast<uint32_t>(next) == last.index; }
 
   // The record with this token has left.
   void pass(const Token &token, int32_t device) {

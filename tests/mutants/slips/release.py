@@ -18,9 +18,9 @@ SLIPS = (
     ),
     Slip(
         "release.complete",
-        "dispatch/native/order/release_order.h",
-        "return phase == last.phase && static_cast<uint32_t>(next) == last.index;",
-        "return phase == last.phase;",
+        EPOCH,
+        "if (sequence.phase != last.phase || static_cast<uint32_t>(sequence.next) != last.index)",
+        "if (sequence.phase != last.phase)",
         "An epoch ends before its last records have come.",
         (f"{TEST}::test_close_before_its_records_keeps_the_epoch_open",),
     ),
