@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.oracle.language import DOMAINS, EFFECTS, Block_
+from tests.oracle.language import EFFECTS, Block_, is_native
 
 _ONE = ("Effect", "Log", "Check", "Callback")
 _NONE = ("Assign", "AssociativeScan", "Talk", "Scale", "OptimizationBarrier")
@@ -35,7 +35,7 @@ def _count(s: Any, functions: Mapping[str, Block_]) -> int:
     if form in _NONE:
         return 0
     if form in _ONE:
-        if s.kind in DOMAINS or s.kind.startswith("native"):
+        if is_native(s.kind):
             raise Unknown
         return int(EFFECTS[s.kind] and getattr(s, "level", "") != "DEBUG")
     if form in ("Scan", "Map"):

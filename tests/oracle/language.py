@@ -64,6 +64,12 @@ PROGRAM_DOMAIN = "program"
 DOMAINS: Mapping[str, str] = dict.fromkeys(("apart", "apart_print", "queued_apart"), "oracle.apart")
 """Kind -> the order domain of its effects, where it is not that of all others. Domains know nothing of each other."""
 
+
+def is_native(kind: str) -> bool:
+    """Whether the handler of a custom call has the effect: once for each lane, which it does not know."""
+    return kind == "apart" or kind.startswith("native")
+
+
 # What a callback may do besides writing its line -> the lines that come of it. In these, `label` is the callback's,
 # `who` tells those of ordered callbacks from those of unordered ones, and `value` is a number.
 ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {

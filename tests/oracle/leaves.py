@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from tests.oracle.expressions import Binary, Chain, Less, Literal, Name, Read, Reference
-from tests.oracle.language import ACTIONS, DOMAINS, EFFECTS, REGISTERS, RESULT_TYPES, SWITCHES, Expression, Statement
+from tests.oracle.language import (
+    ACTIONS,
+    DOMAINS,
+    EFFECTS,
+    REGISTERS,
+    RESULT_TYPES,
+    SWITCHES,
+    Expression,
+    Statement,
+    is_native,
+)
 from tests.oracle.place import Draw, Place
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.control import AssociativeScan
@@ -62,8 +72,7 @@ class Leaves:
 
     def effect(self, place: Place, kind: str) -> Statement:
         # The handler of a custom call takes whole numbers.
-        is_native = kind == "apart" or kind.startswith("native")
-        chain = (Chain(),) * (not is_native and self.draw.integer(0, 5) == 5)
+        chain = (Chain(),) * (not is_native(kind) and self.draw.integer(0, 5) == 5)
         return Effect(kind, self.label(), self.operands(place) + chain)
 
     def operands(self, place: Place, least: int = 0) -> tuple[Expression, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.internals import wire
-from tests.oracle.language import DOMAINS, EFFECTS, PROGRAM_DOMAIN, Program, kinds_of_labels, statements
+from tests.oracle.language import DOMAINS, EFFECTS, PROGRAM_DOMAIN, Program, is_native, kinds_of_labels, statements
 from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.calls import Vmap
 from tests.oracle.statements.control import Cond, Fori, Switch, While
@@ -96,10 +96,10 @@ class Notes:
             return
         kind = self._kinds.get(label.split(".", 1)[0], "ordered")
         domain = DOMAINS.get(kind, PROGRAM_DOMAIN) if EFFECTS[kind] else ""
-        if position is None or kind == "apart" or kind.startswith("native") or self._last.get(domain) != position:
+        if position is None or is_native(kind) or self._last.get(domain) != position:
             self._counts[domain] += 1
         self._last[domain] = position
-        if kind in DOMAINS or kind.startswith("native"):
+        if is_native(kind):
             lane = ()  # a call of the handler does not know its lane
         if kind == "async_host":  # its line is of what it has called
             self.places += [None] * written

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from tests.oracle.counts import Unknown, Unsaid, count
 from tests.oracle.devices.region import Region
 from tests.oracle.devices.statements import Talk
-from tests.oracle.language import DOMAINS, Block_, Program, Statement, statements
+from tests.oracle.language import Block_, Program, Statement, is_native, statements
 from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.calls import Call, Vmap
@@ -74,7 +74,7 @@ def _waits(tree: object) -> bool:
 
 
 def _has_native(tree: object) -> bool:
-    return any(isinstance(s, Effect) and (s.kind in DOMAINS or s.kind.startswith("native")) for s in statements(tree))
+    return any(isinstance(s, Effect) and is_native(s.kind) for s in statements(tree))
 
 
 def _is_called(name: str, tree: object) -> bool:

@@ -228,7 +228,7 @@ class DeviceReading(threading.local, Reading):
                 continue
             kind = self._kinds.get(label.split(".", 1)[0], "unordered")
             domain = DOMAINS.get(kind, PROGRAM_DOMAIN)
-            by_itself = kind in DOMAINS or kind == "native"  # the call of a handler
+            by_itself = kind in ("apart", "native")  # the call of a handler
             if EFFECTS[kind]:
                 counts[domain] += position != before.get(domain) or by_itself
                 before[domain] = position

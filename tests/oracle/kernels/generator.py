@@ -24,7 +24,7 @@ from tests.oracle.kernels.statements import (
     Store,
     When,
 )
-from tests.oracle.language import DOMAINS, FEATURES, Block_, Case, Expression, Program, Statement, statements
+from tests.oracle.language import FEATURES, Block_, Case, Expression, Program, Statement, is_native, statements
 from tests.oracle.place import Draw, Place
 from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.callback import Callback
@@ -124,7 +124,7 @@ class KernelGenerator(Generator):
         unfit: set[str] = set()
         for function in self.functions:
             for s in statements(function):
-                native = getattr(s, "kind", "") in DOMAINS or getattr(s, "kind", "").startswith("native")
+                native = is_native(getattr(s, "kind", ""))
                 if (
                     native
                     or isinstance(s, Kernel | OptimizationBarrier)
