@@ -19,7 +19,7 @@ import numpy as np
 
 from effects import _jax
 from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
-from effects._model.registry import domain_number
+from effects._model.registry import domain_numbers
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.passes import others
@@ -217,7 +217,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     keys = token_keys(summary.effects)
     _jax.need_devices([record_p, close_p])  # each process counts its own
     # Domains differ in the lowest bits of the stream.
-    numbers = {key: domain_number(key) for key in keys}
+    numbers = domain_numbers(keys)
     tokens = {key: token + np.array([i, 0, 0, 0], np.uint32) if i else token for key, i in numbers.items()}
     domains = {token_key(site.effect) for site in summary.handlers & summary.sites if site.effect.ordered}
     handlers = {key: numbers[key] for key in keys if key in domains}

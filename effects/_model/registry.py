@@ -157,15 +157,27 @@ MSG_UNKNOWN_EFFECT = (
 
 
 MSG_DOMAIN_NUMBER = (
-    "Effect {name!r} would bring in the order domain {domain!r}, which has the number {number} in tokens, as {other!r} "
-    "has. There are {count} numbers, and a domain gets its own from its name, so that all processes agree. Give the "
-    "effect another name, or an existing `domain`."
+    "Effects of the order domains {first!r} and {second!r} are in one program and have the same number in tokens, "
+    "{number} of {count}. A domain gets its number from its name, so that all programs and processes agree. Give the "
+    "effect of one of them another name, or both one domain."
 )
+
+
+def domain_numbers(domains: Iterable[str]) -> dict[str, int]:
+    """The numbers of a program's order domains in tokens. Where domains of different programs have the same, they wait
+    for each other, and that is all."""
+    names: dict[int, str] = {}
+    for domain in domains:
+        number = domain_number(domain)
+        if (other := names.setdefault(number, domain)) != domain:
+            count = 1 << DOMAIN_BITS
+            raise ValueError(MSG_DOMAIN_NUMBER.format(first=other, second=domain, number=number, count=count))
+    return {domain: number for number, domain in names.items()}
 
 
 @functools.cache
 def domain_number(domain: str) -> int:
-    """The number of an order domain in tokens, the same in all programs and processes."""
+    """The number of an order domain, the same in all programs and processes."""
     if domain in (PROGRAM, UNORDERED):
         return (PROGRAM, UNORDERED).index(domain)
     digest = hashlib.blake2b(domain.encode(), digest_size=8).digest()
@@ -209,13 +221,6 @@ def _check_domain(effect: Effect) -> None:
     if effect.ordered and effect.domain not in domains | {effect.name}:
         known = ", ".join(sorted(domains | {effect.name}))
         raise ValueError(MSG_UNKNOWN_DOMAIN.format(name=effect.name, domain=effect.domain, domains=known))
-    number = domain_number(effect.domain)
-    for other in domains - {effect.domain}:
-        if domain_number(other) == number:
-            message = MSG_DOMAIN_NUMBER.format(
-                name=effect.name, domain=effect.domain, number=number, other=other, count=1 << DOMAIN_BITS
-            )
-            raise ValueError(message)
 
 
 def registered_effects() -> Mapping[str, Effect]:
