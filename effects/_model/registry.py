@@ -243,8 +243,8 @@ MSG_EFFECT_ON_DEVICE = (
     "host. Pass an effect of `kind='host'`."
 )
 MSG_EFFECT_UNORDERED = (
-    "`{call}` at {where} was given the effect `{effect}`, which has no order. The call has one, "
-    "unless it says otherwise. Pass `ordered=False`, or an effect with an order."
+    "`{call}` at {where} was given the effect `{effect}`, which has no order. The call has one, unless it says "
+    "otherwise. Pass `ordered=False`, or an effect with an order."
 )
 
 

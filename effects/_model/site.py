@@ -763,10 +763,13 @@ class Site:
 
     @functools.cached_property
     def direct_call(self) -> tuple[Any, ...] | None:
-        """If the site is of a function that this process has, which is called once, with what travels in a record as it
-        lies there: the function, the `places` of its arguments, what takes apart what it returns, and for each result
-        its type, its shape and by the type of what may be given for it what makes bytes of that, None for arrays. The
-        results are None if native code cannot read them, and nothing is to be taken apart if there is one by itself."""
+        """How native code calls the function of this site. None if it cannot, since this process does not have the
+        function, or the function is called with something else than what lies in a record.
+
+        Four things: the function; the `places` of its arguments; what takes a structure of results apart, None where
+        the function returns one result by itself; and of each result the type, the shape, and a table that says for
+        each type that may be returned what makes bytes of it, None for arrays. The last of the four is None if native
+        code cannot read the results."""
         if not isinstance(call := self.content, HostCall) or not self._is_plain:
             return None
         if call.pass_record or call.prints:
