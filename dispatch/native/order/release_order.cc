@@ -348,6 +348,10 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
   }
 }
 
+// The host forgets the call of an epoch that has ended, and its barriers return. Without the numbers of runs:
+//   1. A function of one domain runs, in run 1.
+//   2. A batch has the last record of the epoch, of another domain, in run 2. The epoch is complete.
+//   3. Run 1 ends. The host hears that the epoch has ended, while run 2 replays the record of step 2.
 void ReleaseOrder::tell_ended(EpochQueue &stream, std::vector<Finished> &finished) {
   auto &ended = stream.ended;
   const uint64_t oldest_run = stream.runs.empty() ? last_run_ + 2 : stream.runs.begin()->first;
