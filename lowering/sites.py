@@ -50,11 +50,7 @@ class LineFilter:
         self.least: int | None = None
         self.num_sites: int | None = None
         self.can_be_switched: bool = site.results is None and site.content.may_be_left_out
-        self.state = self._asked_state
-
-    @property
-    def _asked_state(self) -> tuple[Any, ...]:
-        return True, self.asked.every, self.asked.first, self.asked.min_seconds, None
+        self.state = True, self.asked.every, self.asked.first, self.asked.min_seconds, None
 
     @property
     def state(self) -> tuple[Any, ...]:

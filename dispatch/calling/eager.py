@@ -13,7 +13,7 @@ from effects import _jax
 from effects._config import config
 from effects._model.device import device_number
 from effects._model.primitive import effect_p
-from effects._model.registry import domain_number
+from effects._model.registry import domain_numbers
 from effects._model.site import SIZE, Site
 from effects._model.wire import ALL_DEVICES, Kind
 from effects.dispatch.runtime.barrier import effects_barrier
@@ -58,7 +58,8 @@ def _publish_in(stream: Stream, site: Site, records: Sequence[tuple[int, Sequenc
         number = stream.open(EAGER, stream.dispatching)
         stream.eager[number] = site
         first, epoch, phase, index = map(int, stream.token(number))
-        stream_of_token = first + domain_number(token_key(site.effect))
+        (number_of_domain,) = domain_numbers([token_key(site.effect)]).values()
+        stream_of_token = first + number_of_domain
         results: list[list[Any]] = []
         for device, values in records:
             token = (stream_of_token, epoch, phase, index)

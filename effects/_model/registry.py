@@ -97,8 +97,8 @@ class Effect(_jax.JaxEffect):
 @functools.cache
 def describe_effect(effect: Effect) -> dict[str, Any]:
     """The effect's fields, as JSON has them, without those that have their defaults."""
-    defaults = vars(Effect(effect.name))
-    fields = {name: value for name, value in vars(effect).items() if name == "name" or value != defaults[name]}
+    defaults = {field.name: field.default for field in dataclasses.fields(effect)} | {"domain": effect.name}
+    fields = {name: value for name, value in vars(effect).items() if value != defaults[name]}
     return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in fields.items()}
 
 
@@ -164,24 +164,19 @@ MSG_DOMAIN_NUMBER = (
 
 
 def domain_numbers(domains: Iterable[str]) -> dict[str, int]:
-    """The numbers of a program's order domains in tokens. Where domains of different programs have the same, they wait
-    for each other, and that is all."""
+    """The numbers of a program's order domains in tokens, the same in all programs and processes. Where domains of
+    different programs have one number, they wait for each other, and that is all."""
     names: dict[int, str] = {}
     for domain in domains:
-        number = domain_number(domain)
+        if domain in (PROGRAM, UNORDERED):
+            number = (PROGRAM, UNORDERED).index(domain)
+        else:
+            digest = hashlib.blake2b(domain.encode(), digest_size=8).digest()
+            number = 2 + int.from_bytes(digest, "little") % ((1 << DOMAIN_BITS) - 2)
         if (other := names.setdefault(number, domain)) != domain:
             count = 1 << DOMAIN_BITS
             raise ValueError(MSG_DOMAIN_NUMBER.format(first=other, second=domain, number=number, count=count))
     return {domain: number for number, domain in names.items()}
-
-
-@functools.cache
-def domain_number(domain: str) -> int:
-    """The number of an order domain, the same in all programs and processes."""
-    if domain in (PROGRAM, UNORDERED):
-        return (PROGRAM, UNORDERED).index(domain)
-    digest = hashlib.blake2b(domain.encode(), digest_size=8).digest()
-    return 2 + int.from_bytes(digest, "little") % ((1 << DOMAIN_BITS) - 2)
 
 
 _effects: dict[str, Effect] = {}  # by name; written under the lock, never removed from

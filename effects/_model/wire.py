@@ -191,7 +191,7 @@ class ProgramTraits(NamedTuple):
     has_callbacks: bool
     awaits_results: bool  # whether it waits for what callbacks return
     has_custom_calls: bool = False  # whether it calls handlers of the user's
-    domains_of_handlers: tuple[int, ...] = ()  # the order domains in which it does, each as `domain_number`
+    domains_of_handlers: tuple[int, ...] = ()  # the order domains in which it does, by their numbers
     handlers: tuple[str, ...] = ()  # what messages call these handlers: their targets and lines
 
 

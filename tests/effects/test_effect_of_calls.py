@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import effects as fx
 from tests.helpers import meet_barrier
+from tests.internals import domain_numbers
 
 SAVE = fx.register_effect(fx.Effect("test.save"))
 SAVED = fx.register_effect(fx.Effect("test.saved", domain="test.save"))
@@ -282,10 +283,8 @@ def test_wrong_effects(call, effect, why):
 
 def test_domains_with_one_number_are_refused_in_one_program():
     """A name gives a domain its number, and there are few numbers. In different programs that is no harm."""
-    from effects._model.registry import domain_number
-
-    taken = domain_number("test.save")
-    name = next(name for i in range(10_000) if domain_number(name := f"test.{i}") == taken)
+    number_of = {name: domain_numbers([name])[name] for name in ("test.save", *(f"test.{i}" for i in range(10_000)))}
+    _, name, *_ = (name for name, number in number_of.items() if number == number_of["test.save"])
     other = fx.register_effect(fx.Effect(name))
     with pytest.raises(ValueError, match=r"the same number in tokens, \d+ of 256"):
         fx.jit(lambda: (fx.print("a", effect=SAVE), fx.print("b", effect=other)))()

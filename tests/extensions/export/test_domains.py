@@ -5,10 +5,10 @@ import pytest
 
 import effects as fx
 from tests.extensions.export.common import again
-from tests.internals import Line, Site, domain_number, effect_p, take_arguments, where_called
+from tests.internals import Line, Site, domain_numbers, effect_p, take_arguments, where_called
 
 EARLY, LATE = (fx.register_effect(fx.Effect(f"{name}-domains")) for name in ("a", "z"))
-A, Z = (domain_number(effect.domain) for effect in (EARLY, LATE))
+A, Z = domain_numbers([EARLY.domain, LATE.domain]).values()
 
 
 def _say(effect, text, x):
