@@ -75,7 +75,7 @@ def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
 def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., None]:
     """What is called with the arguments of a function that had a bad value."""
     search, lock = dataclasses.replace(watch, search=next(_numbers)), threading.Lock()
-    again = jit(lambda *args: Each(search).run(silent_jaxpr(jaxpr), args, names))
+    again = jit(lambda *args: Each(search).run(silent_jaxpr(jaxpr), args, names), compiler_options=_NO_TRIALS)
 
     def find(*given: Any, record: Record) -> None:
         if watch.mode == "raise" and not is_first(record.token):
@@ -96,6 +96,9 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
 
     return find
 
+
+_NO_TRIALS = {"xla_gpu_autotune_level": 0}
+"""With `mode="stop"` the program waits meanwhile, and XLA would try out kernels only when it is over."""
 
 _NOT_FOUND: tuple[Any, ...] = None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}, None, ()
 

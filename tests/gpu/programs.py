@@ -300,3 +300,12 @@ def test_regions(lines):
     with fx.capture(suppress=True) as records:
         f(x)
     assert [r.device for r in records if r.effect == "print"] == [*range(n), *range(n), -1 if n > 1 else 0]
+
+
+def test_program_waits_for_the_search_of_a_watched_function(lines):
+    """With `mode="stop"` the function is compiled and run once more on the device whose program waits meanwhile."""
+    f = fx.jit(fx.watch(lambda x: jnp.log(x), mode="stop"))
+    assert np.isfinite(f(jnp.float32([3, 1, 2]))).all()
+    with pytest.raises(fx.NonFinite, match="`log` made nan at index"):
+        jax.block_until_ready(f(jnp.float32([3, -1, 2])))
+    assert lines(fx.jit(lambda x: fx.print("then {}", x)), 1) == ["then 1"]
