@@ -141,7 +141,8 @@ class Config:
       What does not fit is dropped, with a warning that says how many words it takes. Counts for functions traced
       afterwards.
     - `postmortem` (`EFFECTS_POSTMORTEM`): whether a program waits where an `fx.error_if` or an `fx.check` is about to
-      fail, as at an `fx.breakpoint`. Counts for functions traced afterwards.
+      fail, or behind an operation that an `fx.watch` will name, as at an `fx.breakpoint`. Counts for functions traced
+      afterwards.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
     - `stall_seconds` (`EFFECTS_STALL_SECONDS`): how long nothing must have been published, replayed, answered or

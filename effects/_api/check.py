@@ -34,18 +34,19 @@ CHECK = register_effect(Effect("check", domain=PROGRAM))
 
 _FAILURE = Filter(level=logging.ERROR)
 
-_stops: list[Callable[[Any, str], None]] = []
+_stops: list[Callable[..., None]] = []
 
 
-def stop_before_failures(stop: Callable[[Any, str], None]) -> None:
-    """With the setting `postmortem`, has this called for each check and `fx.error_if` that is traced. Given whether it
-    fails, and what it is, it has the program wait there if it does."""
+def stop_before_failures(stop: Callable[..., None]) -> None:
+    """With the setting `postmortem`, has this called for each check that is traced, as `stop_before` is."""
     _stops.append(stop)
 
 
-def _stop_before(fails: Any, call: str, fmt: str) -> None:
-    for stop in _stops if not _jax.is_in_kernel() else ():
-        stop(fails, f"{call}: {fmt!r}")
+def stop_before(fails: Any, reason: str, *line: Any) -> None:
+    """With the setting `postmortem`, has the program wait here where this holds, for this reason. `line`: the user's
+    line, if none that is running is meant, and values there by their names."""
+    for stop in _stops if config.postmortem and not _jax.is_in_kernel() else ():
+        stop(fails, reason, *line)
 
 
 @described_by("check")
@@ -158,7 +159,7 @@ def check_at(
 
     if config.postmortem:
         fails = not holds if isinstance(holds, bool) else ~holds
-        _stop_before(fails if when is None else fails & when, "fx.check", fmt)
+        stop_before(fails if when is None else fails & when, f"fx.check: {fmt!r}")
 
     def fail(*operands: Any) -> None:
         bind_where(when, operands, site, "fx.check")
@@ -316,8 +317,7 @@ def error_if(x: T, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> T:
     site = Site(CHECK, content, arguments, tree, where)
     if is_wrong is False:
         return x
-    if config.postmortem:
-        _stop_before(is_wrong, "fx.error_if", fmt)
+    stop_before(is_wrong, f"fx.error_if: {fmt!r}")
 
     def end(*operands: Any) -> Any:
         return effect_p.bind(*operands, site=site)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from effects._model.primitive import bind_where
 from effects._model.record import Record
 from effects._model.registry import PROGRAM, Effect, register_effect
 from effects._model.site import Operand, Site, Where, take_arguments
-from effects.extensions.breakpoints.frames import Frame, take_frames
+from effects.extensions.breakpoints.frames import Frame, frame_of, take_frames
 
 ENDED = "The user ended the program at {call} ({place})."
 INTERRUPTED = "Ctrl-C ended the program at {call}."
@@ -79,9 +79,19 @@ def breakpoint(when: Any = None) -> None:
     _stop(when)
 
 
-def _stop(when: Any, reason: str = "", at_most: int = MOST_FRAMES, effect: Effect = BREAKPOINT) -> None:
-    """Has the program wait at the user's line, where `when` holds. `reason`: why."""
+def _stop(
+    when: Any,
+    reason: str = "",
+    line: Where | None = None,
+    named: Mapping[str, Any] | None = None,
+    at_most: int = MOST_FRAMES,
+    effect: Effect = BREAKPOINT,
+) -> None:
+    """Has the program wait at the user's line, where `when` holds. `reason`: why. `line`: another one, ahead of those
+    that are running, with these values."""
     frames, values = take_frames(sys._getframe(), at_most)
+    if line is not None:
+        frames.insert(0, frame_of(line, named or {}, values))
     where = Where(frames[0].file, frames[0].line, frames[0].function)
     operands, leaves, tree = take_arguments(tuple(values), {}, "fx.breakpoint", where)
 
@@ -121,7 +131,8 @@ def _stopping(breakpoint: Callable[..., Any]) -> Callable[..., Any]:
         if (setting := _jax.binding_callbacks.value) is None or _jax.is_left_to_jax() or options:
             return breakpoint(num_frames=num_frames, ordered=ordered, **options)
         is_ordered = ordered or setting == "program_order"
-        _stop(None, "", num_frames or MOST_FRAMES, BREAKPOINT if is_ordered else BREAKPOINT.unordered())
+        effect = BREAKPOINT if is_ordered else BREAKPOINT.unordered()
+        _stop(None, at_most=num_frames or MOST_FRAMES, effect=effect)
 
     stop_here.__module__ = __name__
     return stop_here

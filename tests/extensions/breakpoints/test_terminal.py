@@ -339,6 +339,36 @@ def test_failure_waits_first(programs):
     assert shown[3:] == ["array(-1., dtype=float32)", "-1.0 has no root"]
 
 
+WATCHED = """
+def root(x):
+    return jax.lax.fori_loop(0, 3, lambda i, x: jnp.log(x), x)
+
+with fx.config.override(postmortem=True):
+    for mode in ("raise", "log", "stop"):
+        try:
+            jax.block_until_ready(fx.jit(jax.vmap(fx.watch(root, mode=mode)))(jnp.float32([9, 2])))
+            fx.effects_barrier()
+            print("no error")
+        except fx.NonFinite as error:
+            print("error:", error.iteration)
+"""
+
+
+def test_watched_function_waits_where_a_bad_value_arises(programs):
+    """With the setting `postmortem`, a program waits behind the operation that makes a bad value, at its line."""
+    first, *shown = programs.run(WATCHED, "p x, result", "u", "c", "c", "c")
+    assert first.splitlines() == [
+        "fx.watch: `log` made a bad value, lane 1, device 0",
+        "> program.py:3 in root.<locals>.<lambda>",
+        "-> return jax.lax.fori_loop(0, 3, lambda i, x: jnp.log(x), x)",
+    ]
+    assert shown[0] == "(array(-0.36651292, dtype=float32), array(nan, dtype=float32))"
+    assert shown[1].startswith("> program.py:8 in <module>")
+    assert shown[2].splitlines()[0] == "error: (2,)"
+    assert "non_finite" in shown[3] and "no error" in shown[3]
+    assert shown[4] == "error: (2,)"
+
+
 def test_person_who_thinks_is_no_stall(programs):
     """The log does not say that nothing moves while a prompt is shown."""
     code = """
