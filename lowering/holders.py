@@ -217,9 +217,9 @@ def _while(
     body_nconsts: int,
     **params: Any,
 ) -> Sequence[Any]:
-    """The state is carried. A condition with effects of its own, or one that reads references, is asked ahead of the
-    loop and at the end of the body."""
-    if cond_jaxpr.effects:
+    """The state is carried. A condition that has effects, or reads references from outside, is asked ahead of the loop
+    and at the end of the body."""
+    if cond_jaxpr.effects - {_jax.OWN_REFERENCE}:
         loop, args = with_carried_predicate(args, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, params)
         return extra.run(loop, args)
     split = cond_nconsts + body_nconsts

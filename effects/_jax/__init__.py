@@ -12,6 +12,7 @@ from jax._src.sharding_impls import UNSPECIFIED as UNSPECIFIED
 from jax._src.util import weakref_lru_cache as weakref_lru_cache
 
 from effects._jax.core import DEVICE_MEMORY as DEVICE_MEMORY
+from effects._jax.core import OWN_REFERENCE as OWN_REFERENCE
 from effects._jax.core import JaxEffect as JaxEffect
 from effects._jax.core import Primitive as Primitive
 from effects._jax.core import ShapedArray as ShapedArray

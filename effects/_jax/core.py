@@ -65,6 +65,10 @@ def has_state(jaxpr: Any) -> bool:
     return any(isinstance(effect, RefEffect) for effect in jaxpr.effects)
 
 
+OWN_REFERENCE = core.internal_mutable_array_effect
+"""The effect of a jaxpr that makes references of its own. Nothing outside of it sees them."""
+
+
 def has_axis(jaxpr: Any) -> bool:
     """Whether a jaxpr is for devices or lanes along a named axis, which is around it."""
     return any(isinstance(effect, core.NamedAxisEffect) for effect in jaxpr.effects)

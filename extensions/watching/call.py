@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from effects import _jax
+from effects._config import config
 from effects.dispatch.calling.jit import jit
 from effects.extensions.watching.asked import Watch, has_any
 from effects.extensions.watching.each import Each
@@ -39,7 +40,7 @@ def bind_watched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
     jaxpr = _jax.without_dead_code(jaxpr)
     if not has_any(jaxpr, watch):
         return _jax.evaluate(jaxpr, args)
-    searches = not watch.summary and can_search(jaxpr)
+    searches = not watch.summary and not config.postmortem and can_search(jaxpr)
 
     def run(*args: Any) -> list[Any]:
         return run_searched(jaxpr, args, watch, names) if searches else Each(watch).run(jaxpr, args, names)
@@ -52,7 +53,7 @@ def bind_watched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
 
 @watch_p.def_effectful_abstract_eval
 def _abstract_eval(*avals: Any, body: Any, **_: Any) -> tuple[Any, Any]:
-    return body.out_avals, set(body.effects)
+    return body.out_avals, set(body.effects) - {_jax.OWN_REFERENCE}
 
 
 @watch_p.def_impl
@@ -142,7 +143,11 @@ def _transposed(jaxpr: Any, is_linear: tuple[bool, ...]) -> Any:
     return _jax.trace_to_jaxpr(backward, [*known, *jaxpr.out_avals], like=jaxpr)
 
 
+def _without_references(*args: Any, body: Any, **_: Any) -> list[Any]:
+    return _jax.evaluate(*_jax.discharge_state(body, args, [True] * len(args)))
+
+
 _jax.batching.fancy_primitive_batchers[watch_p] = _batch_once
 _jax.ad.primitive_jvps[watch_p] = _jvp
 _jax.ad.primitive_transposes[watch_p] = _transpose
-_jax.mlir.register_lowering(watch_p, _jax.mlir.lower_fun(lambda *args, body, **_: _jax.evaluate(body, args)))
+_jax.mlir.register_lowering(watch_p, _jax.mlir.lower_fun(_without_references))

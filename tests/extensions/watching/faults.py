@@ -199,6 +199,16 @@ def _in_the_condition_of_a_loop(x):
     return lax.while_loop(lambda x: ~(jnp.log(x) > 5), lambda x: jnp.where(x < 0, 1e9, x - 1), x)  # here
 
 
+@fault("log", np.float32(2), iteration=(3,))
+def _in_a_condition_with_a_reference(x):
+    def test(x):
+        reference = jax.new_ref(x)
+        reference[...] = jnp.log(x)  # here
+        return ~(jax.freeze(reference) > 5)
+
+    return lax.while_loop(test, lambda x: jnp.where(x < 0, 1e9, x - 1), x)
+
+
 @fault("log", A, index=(1,))
 def _masked_away_in_the_next_scan(xs):
     ys = jnp.log(xs)  # here
