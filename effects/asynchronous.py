@@ -15,12 +15,15 @@ from effects.extensions.asynchronous.collectives import psum_start as psum_start
 from effects.extensions.inspecting.inspect import InspectedOperation as InspectedOperation
 from effects.extensions.inspecting.inspect import Inspection as Inspection
 from effects.extensions.inspecting.inspect import inspect as inspect
+from effects.extensions.inspecting.inspect import parse as parse
+from effects.extensions.inspecting.text import TextError as TextError
 
 __all__ = [
     "Future",
     "FutureError",
     "InspectedOperation",
     "Inspection",
+    "TextError",
     "all_gather_start",
     "all_to_all_start",
     "async_callback",
@@ -29,6 +32,7 @@ __all__ = [
     "async_update",
     "copy_start",
     "inspect",
+    "parse",
     "ppermute_start",
     "psum_scatter_start",
     "psum_start",

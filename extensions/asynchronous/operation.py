@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,6 +23,18 @@ from effects._model.site import Operand, Site, Where, flat_arguments
 from effects.extensions.asynchronous.host_start import DONE_FUNCTION
 
 TICKET_LENGTH = 3
+
+
+class Computation(NamedTuple):
+    """What an operation does, as its start, its updates and its done have it."""
+
+    kind: str
+    results: tuple[str, ...]
+    attributes: tuple[tuple[str, Any], ...]
+
+    def __str__(self) -> str:
+        said = [f"{name}={value}" for name, value in self.attributes]
+        return f"{self.kind} of {', '.join(self.results) or 'nothing'} ({', '.join(said)})"
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -66,6 +78,15 @@ class Operation:
 
     is_linear = True
     """Whether it hands on values as they are, so that it has a derivative."""
+
+    in_common: ClassVar[tuple[str, ...]] = ("schedule", "into_reference", "same_along")
+    """What its start, its updates and its done have in common. What is started in lanes may be done in a loop's turns."""
+
+    @property
+    def computation(self) -> Computation:
+        """What is the same from its start to its done."""
+        shapes = tuple(str(result) for result in self.results)
+        return Computation(self.kind, shapes, tuple((name, getattr(self, name)) for name in self.in_common))
 
     def __repr__(self) -> str:  # what JAX says where a branch or a loop has futures of different operations
         title = self.kind if self.name == self.kind else f"{self.kind} `{self.name}`"
@@ -153,6 +174,7 @@ class Kept(Operation):
     placements: tuple[Any, ...] = dataclasses.field(default=(), kw_only=True)
 
     kind = "async_start"
+    in_common = (*Operation.in_common, "placements")
 
     def _particulars(self) -> Iterable[str]:
         yield from super()._particulars()
@@ -185,6 +207,7 @@ class Exchanged(Operation):
     has_replicas: bool = False
 
     kind = "collective"
+    in_common = (*Operation.in_common, "axes", "size", "receivers", "has_replicas")
     exchanges = True
 
     def _particulars(self) -> Iterable[str]:
@@ -234,6 +257,8 @@ class HostStartOp(Operation):
     site: Site = dataclasses.field(kw_only=True)
     ends: HostEnd = dataclasses.field(kw_only=True)
 
+    kind = "async_callback"
+    in_common = ("schedule",)
     is_linear = False
 
     @property
@@ -254,7 +279,8 @@ class HostEnd(Operation):
     types: tuple[Operand, ...] = dataclasses.field(kw_only=True)  # of the results
     structure: Any = dataclasses.field(kw_only=True)
 
-    kind = "async_callback"
+    kind = HostStartOp.kind
+    in_common = HostStartOp.in_common
     is_linear = False
 
     def shown(self, results: Sequence[Any]) -> Sequence[Any]:
@@ -274,6 +300,8 @@ class HostAwait(Operation):
 
     site: Site = dataclasses.field(kw_only=True)
 
+    kind = HostStartOp.kind
+    in_common = HostStartOp.in_common
     is_linear = False
 
     @property

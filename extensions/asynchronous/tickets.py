@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from effects import _errors as errors
@@ -93,6 +94,10 @@ MSG_REGION = (
 MSG_FOREIGN = (
     "What is {ended} at {at} is no future of this program. A future is started and used up in one call of a function "
     "of `fx.jit`. Start the operation in the function, and pass its future on as it is."
+)
+MSG_OTHER_OPERATION = (
+    "The future of `{name}`, started at {start}, is {ended} at {at} as one of {ends}, and was started as {was}. An "
+    "operation is the same from its start to its done. Pass the future as its start returned it."
 )
 MSG_REFERENCE_UNDER_WAY = (
     "A reference of type {type} is used at {use}, between the start of `{name}` at {start} and its done at {done}. "
@@ -194,10 +199,10 @@ Value = FutureValue | Results | Reference | None
 """A value of the run. None is anything else."""
 
 
-def check_tickets(jaxpr: Any) -> None:
+def check_tickets(jaxpr: Any, run: Run | None = None) -> None:
     """Raises an error unless a program, a jaxpr with constants, uses each of its futures once, and no reference that an
     operation in flight writes to."""
-    for future in futures_in(Run().walk(jaxpr, [None] * len(jaxpr.in_avals))):
+    for future in futures_in((run or Run()).walk(jaxpr, [None] * len(jaxpr.in_avals))):
         if future.end is None and future.is_needed:
             raise future_error(MSG_LEAKED, future)
 
@@ -210,11 +215,22 @@ class Run:
         flights: The operations, each as often as a step starts it.
     """
 
-    def __init__(self, each_call: bool = False) -> None:
-        """`each_call`: whether a function is run as often as it is called, though it takes and gives no futures."""
+    each_call = False
+    """Whether a function is run as often as it is called, though it takes and gives no futures."""
+
+    # How a program is read, for what is no jaxpr.
+    opened = staticmethod(_jax.closed_jaxpr)
+    source_of = staticmethod(_jax.source_of)
+    is_reference = staticmethod(_jax.is_reference)
+
+    @staticmethod
+    def bodies(params: Any) -> list[Any]:
+        """The programs that an equation of these parameters holds."""
+        return [*map(_jax.closed_jaxpr, _jax.jaxprs_in(params))]
+
+    def __init__(self) -> None:
         self.steps: list[Step] = []
         self.flights: list[Flight] = []
-        self._each_call = each_call
         self._known: set[Any] = set()  # jaxprs that take and give no futures
         self._around: tuple[Any, ...] = ()  # the equations in whose jaxprs the run is
         self._path: Path = ()
@@ -228,9 +244,9 @@ class Run:
 
     def walk(self, jaxpr: Any, args: Sequence[Value], own: Sequence[Value] = ()) -> list[Value]:
         """What a jaxpr returns. It must use up or return the futures that it starts, and `own` among its arguments."""
-        jaxpr = _jax.closed_jaxpr(jaxpr)
+        jaxpr = self.opened(jaxpr)
         apart = all(arg is None or isinstance(arg, Reference) for arg in args)
-        if apart and jaxpr in self._known and not self._each_call:
+        if apart and jaxpr in self._known and not self.each_call:
             self._note(self._around[-1], args)
             return [None] * len(jaxpr.out_avals)
         known = dict(zip(jaxpr.jaxpr.invars, args, strict=True))
@@ -238,7 +254,7 @@ class Run:
 
         def read(atom: Any) -> Value:
             value = None if hasattr(atom, "val") else known.get(atom)
-            return Reference(atom) if value is None and _jax.is_reference_type(atom.aval) else value
+            return Reference(atom) if value is None and self.is_reference(atom) else value
 
         for eqn in jaxpr.jaxpr.eqns:
             outs = self._apply(eqn, [read(atom) for atom in eqn.invars])
@@ -256,7 +272,7 @@ class Run:
         updated = f" and is updated at {future.updated}" if future.updated else ""
         for eqn in reversed(self._around):
             if eqn.primitive in (_jax.scan_p, _jax.while_p):
-                return future_error(MSG_DROPPED_IN_LOOP, future, updated=updated, loop=_jax.source_of(eqn))
+                return future_error(MSG_DROPPED_IN_LOOP, future, updated=updated, loop=self.source_of(eqn))
         return future_error(MSG_NEVER_DONE, future, updated=updated)
 
     def _apply(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
@@ -265,8 +281,8 @@ class Run:
             return self._start(eqn, operands)
         if primitive in (async_update_p, async_done_p):
             return self._end(eqn, operands)
-        holds_jaxprs = any(_jax.jaxprs_in(eqn.params)) or find_holder(primitive) is not None
-        if not holds_jaxprs or not (has_operations or any(futures_in(operands))):
+        may_run = has_operations or any(futures_in(operands))
+        if not may_run or not (self.bodies(eqn.params) or find_holder(primitive) is not None):
             self._note(eqn, operands)
             return self._compute(eqn, operands)
         around, position = self._around, len(self.steps)
@@ -290,9 +306,9 @@ class Run:
         for flight in (_results(operands) or ()) if references else ():
             for at in self.between(flight, here):
                 if references[0] in self.steps[at].references:
-                    shown = {"type": references[0].var.aval, "use": _jax.source_of(self.steps[at].eqn)}
+                    shown = {"type": references[0].var.aval, "use": self.source_of(self.steps[at].eqn)}
                     shown |= {"name": flight.operation.name, "start": flight.operation.where}
-                    raise ValueError(MSG_REFERENCE_UNDER_WAY.format(**shown, done=_jax.source_of(eqn)))
+                    raise ValueError(MSG_REFERENCE_UNDER_WAY.format(**shown, done=self.source_of(eqn)))
 
     def _compute(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         """What is not looked into: it hands futures on, or must have none."""
@@ -300,7 +316,7 @@ class Run:
         if name in _HANDS_ON and len(operands) == len(eqn.outvars):
             return operands
         if futures:
-            at = _jax.source_of(eqn, *reversed(self._around))
+            at = self.source_of(eqn, *reversed(self._around))
             lanes = any(flight.operation.lanes for future in futures for flight in future.flights)
             if name == "broadcast_in_dim" or (name == "select_n" and lanes):
                 raise future_error(MSG_LANES, futures[0], at=at)
@@ -310,7 +326,7 @@ class Run:
 
     def _start(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         for future in futures_in(operands):
-            raise future_error(MSG_NUMBER, future, primitive=eqn.primitive, at=_jax.source_of(eqn))
+            raise future_error(MSG_NUMBER, future, primitive=eqn.primitive, at=self.source_of(eqn))
         place = (*map(id, self._around), id(eqn))
         flight = Flight(eqn.params["operation"], len(self.steps), place, self._region)
         self.flights.append(flight)
@@ -327,6 +343,7 @@ class Run:
             self._check_region(future, how, where)
             future.use(how, where)
             flights = future.flights
+            self._check_operation(future, operation, how)
         elif not operation.of_derivative:
             raise errors.FutureError(MSG_FOREIGN.format(ended=how, at=where))
         self._note(eqn, operands, flights)
@@ -334,6 +351,12 @@ class Run:
             return [FutureValue(flights, where) if flights else None, *[None] * (len(eqn.outvars) - 1)]
         written = Results(flight for flight in flights if flight.operation.into_reference)
         return [written or None] * len(eqn.outvars)
+
+    def _check_operation(self, future: FutureValue, operation: Operation, how: str) -> None:
+        for started in {flight.operation.computation: None for flight in future.flights}:
+            if started != operation.computation:
+                shown = {"ended": how, "at": operation.where, "was": started, "ends": operation.computation}
+                raise future_error(MSG_OTHER_OPERATION, future, **shown)
 
     @property
     def _region(self) -> tuple[str, ...]:
@@ -343,7 +366,7 @@ class Run:
 
     def _check_region(self, future: FutureValue, how: str, where: str) -> None:
         """Values that are started outside of a region are on each of its devices, which take them as they are."""
-        region, kept = future.flights[0].region, isinstance(future.flights[0].operation, Kept)
+        region, kept = future.flights[0].region, future.flights[0].operation.kind == Kept.kind
         if region == self._region or (kept and not region):
             return
         there, here = (_shown_region(axes) for axes in (region, self._region))
@@ -351,22 +374,10 @@ class Run:
 
     def _call(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         """What holds jaxprs and is no branch and no loop."""
-        params = eqn.params
-        region: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if eqn.primitive is _jax.shard_map_p:
-            region = _jax.inside_region(params["mesh"], params["newly_manual_axes"], params["check_vma"])
-        with region:
-            if (holder := find_holder(eqn.primitive)) is None:
-                return self._walk_in_place(eqn, params, operands)
-            extra = Extra(
-                lambda *operands, **params: self._walk_in_place(eqn, params, operands),
-                lambda body, _: body,
-                lambda body, _, args: ((), self.walk(body, args)),
-            )
-            return holder(extra, *operands, **params)
+        return call_bodies(eqn, operands, functools.partial(self._walk_in_place, eqn), self.walk)
 
-    def _walk_in_place(self, eqn: Any, params: Any, operands: Sequence[Value]) -> Sequence[Value]:
-        bodies = [*map(_jax.closed_jaxpr, _jax.jaxprs_in(params))]
+    def _walk_in_place(self, eqn: Any, operands: Sequence[Value], params: Any) -> Sequence[Value]:
+        bodies = self.bodies(params)
         if [len(body.in_avals) for body in bodies] == [len(operands)]:
             return self.walk(bodies[0], operands)
         for body in bodies:
@@ -374,7 +385,7 @@ class Run:
         return self._compute(eqn, operands)
 
     def _branch(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
-        where, visit, path = _jax.source_of(eqn), next(self._visits), self._path
+        where, visit, path = self.source_of(eqn), next(self._visits), self._path
         args = [*{id(future): future for future in futures_in(operands)}.values()]
 
         def in_state(ends: Sequence[End | None]) -> None:
@@ -405,7 +416,7 @@ class Run:
         return outs
 
     def _loop(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
-        params, where = eqn.params, _jax.source_of(eqn)
+        params, where = eqn.params, self.source_of(eqn)
         if eqn.primitive is _jax.scan_p:
             condition, body, asked = None, params["jaxpr"], 0
             split, carried = _jax.read_scan(params)
@@ -475,6 +486,29 @@ def exclude(one: Path, other: Path) -> bool:
     """Whether these are in two branches of one `cond`, of which a program takes one."""
     branches = dict(other)
     return any(branches.get(visit, branch) != branch for visit, branch in one)
+
+
+def call_bodies(
+    eqn: Any,
+    operands: Sequence[Any],
+    in_place: Callable[[Sequence[Any], Any], Sequence[Any]],
+    run: Callable[[Any, Sequence[Any]], Sequence[Any]],
+) -> Sequence[Any]:
+    """What an equation with bodies gives of any values: `in_place` says what it is of its operands and parameters, or `run` what each
+    of the bodies gives that its holder evaluates."""
+    params = eqn.params
+    region: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    if eqn.primitive is _jax.shard_map_p:
+        region = _jax.inside_region(params["mesh"], params["newly_manual_axes"], params["check_vma"])
+    with region:
+        if (holder := find_holder(eqn.primitive)) is None:
+            return in_place(operands, params)
+        extra = Extra(
+            lambda *operands, **params: in_place(operands, params),
+            lambda body, _: body,
+            lambda body, _, args: ((), run(body, args)),
+        )
+        return holder(extra, *operands, **params)
 
 
 def future_error(text: str, future: FutureValue, **shown: Any) -> errors.FutureError:

@@ -7,16 +7,15 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
-from effects import _jax
-from effects._model.primitive import effect_p
 from effects._model.site import Where
 from effects._model.wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TARGET
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.extensions.asynchronous.operation import HostStartOp
-from effects.extensions.asynchronous.primitives import async_done_p, async_start_p, async_update_p
-from effects.extensions.asynchronous.tickets import Flight, Path, Place, Run, Step, exclude
+from effects.extensions.asynchronous.primitives import async_start_p
+from effects.extensions.asynchronous.tickets import Flight, Path, Place, Run, Step, check_tickets, exclude
 from effects.extensions.inspecting.compare import Comparison, comparing
 from effects.extensions.inspecting.compiled_text import CompiledText, Copy, Instruction, copy_of
+from effects.extensions.inspecting.text import Program, TextRun, check_copies, read
 
 # The schedule that XLA made of a program: its compiled text, read in the order in which it runs.
 #
@@ -153,9 +152,6 @@ def _join(values: Sequence[Any]) -> Any:
     return _tickets(values)
 
 
-_PARTS = {async_start_p: "start", async_update_p: "update", async_done_p: "done"}
-
-
 @overload
 def inspect(fn: Callable[..., Any], *, compare: Literal[False] = False) -> Callable[..., Inspection]: ...
 @overload
@@ -211,7 +207,7 @@ def inspect(fn: Callable[..., Any], *, compare: bool = False) -> Callable[..., I
 
     def inspected(*args: Any, **kwargs: Any) -> Inspection:
         traced = function.trace(*args, **kwargs)
-        return _inspection(traced.jaxpr, traced.lower().compile().as_text() or "")
+        return _inspect(traced.jaxpr, traced.lower().compile().as_text() or "")
 
     return inspected
 
@@ -261,6 +257,7 @@ class Inspection:
     Attributes:
         operations: The asynchronous operations, in the order of the program.
         copies: What the compiled program copies between the start and the done of any of them.
+        program: The program that `text` writes.
 
     Example:
         >>> import effects as fx
@@ -270,6 +267,30 @@ class Inspection:
 
     operations: tuple[InspectedOperation, ...]
     copies: tuple[Copy, ...]
+    program: Program = dataclasses.field(repr=False)
+
+    def text(self, short: bool = False) -> str:
+        """The whole program as text in the syntax of HLO, which `effects.asynchronous.parse` reads.
+
+        Each start has a type of operands, results and context, and each value has one user's line as its source. What
+        is in a function, a branch or a loop without operations is one instruction.
+
+        Args:
+            short: Whether each operation has an opcode of its own, as in `values-start`, in place of an `async-start`
+                that calls a computation.
+
+        Example:
+            >>> import effects as fx, jax.numpy as jnp
+            >>> text = fx.inspect(lambda x: fx.async_done(fx.async_start(jnp.sin, x)))(1.0).text(short=True)
+            >>> "((float32[]), float32[], float32[3]) values-start(float32[] %1)" in text
+            True
+        """
+        between = (operation.copies for operation in self.operations)
+        return self.program.text(
+            short,
+            tuple(dataclasses.astuple(copy) for copy in self.copies),
+            tuple(None if own is None else tuple(map(self.copies.index, own)) for own in between),
+        )
 
     def __str__(self) -> str:
         if not self.operations:
@@ -284,19 +305,75 @@ def _said(copies: Iterable[Copy]) -> list[str]:
     return [f"copy in between: {copy}" for copy in copies] or ["copies in between: none"]
 
 
-def _inspection(jaxpr: Any, text: str) -> Inspection:
-    run, schedule = Run(each_call=True), Schedule(text)
-    run.walk(jaxpr, [None] * len(jaxpr.in_avals))
-    places: dict[Place, list[Flight]] = {}
+def parse(text: str) -> Inspection:
+    """Reads what `Inspection.text` has written.
+
+    The rules of asynchronous operations hold for what is read as for a function that is traced: a future is used up
+    once, by the operation that it is of.
+
+    Args:
+        text: The text, with or without called computations.
+
+    Returns:
+        An inspection that is equal to the one that was written.
+
+    Raises:
+        effects.asynchronous.TextError: if this is no text of a program; `lineno` and `colno` say where.
+        FutureError: if the program does not use its futures as it must, with lines and columns of the text.
+        ValueError: if it uses a reference that an operation in flight writes to, with lines and columns of the text.
+
+    Example:
+        >>> import effects as fx, jax.numpy as jnp
+        >>> inspection = fx.inspect(lambda x: fx.async_done(fx.async_start(jnp.sin, x)))(1.0)
+        >>> fx.asynchronous.parse(inspection.text()) == inspection
+        True
+        >>> fx.asynchronous.parse(inspection.text(short=True).replace("values-start", "value-start"))
+        Traceback (most recent call last):
+        ...
+        effects.asynchronous.TextError: ...
+    """
+    placed, _ = read(text, at_places=True)
+    check_tickets(placed.entry, TextRun())
+    program, module = read(text)
+    run, places = _followed(program)
+    copies, between = check_copies(text, module, len(places))
+    return _inspection(program, run, places, copies, between)
+
+
+def _followed(program: Program) -> tuple[Run, dict[Place, list[Flight]]]:
+    """The run of a program, and its operations by the places where they start."""
+    run, places = TextRun(), dict[Place, list[Flight]]()
+    run.walk(program.entry, [None] * len(program.entry.invars))
     for flight in run.flights:
         places.setdefault(flight.place, []).append(flight)
+    return run, places
+
+
+def _inspect(jaxpr: Any, text: str) -> Inspection:
+    program, schedule = Program.of(jaxpr), Schedule(text)
+    run, places = _followed(program)
     intervals = _intervals_of(run, schedule)
+    found = {copy for interval in schedule.intervals for copy in schedule.copies_between(interval)}
+    copies = tuple(copy for copy in dict.fromkeys(copy for _, copy in schedule.copies) if copy in found)
+    between: list[tuple[int, ...] | None] = [None] * len(places)
+    if intervals is not None:
+        of_each = ({copy for one in intervals[place] for copy in schedule.copies_between(one)} for place in places)
+        between = [tuple(at for at, copy in enumerate(copies) if copy in own) for own in of_each]
+    return _inspection(program, run, places, copies, between)
+
+
+def _inspection(
+    program: Program,
+    run: Run,
+    places: dict[Place, list[Flight]],
+    copies: tuple[Copy, ...],
+    between: Sequence[tuple[int, ...] | None],
+) -> Inspection:
     operations = [
-        _operation(number, run, same, None if intervals is None else intervals[place], schedule)
-        for number, (place, same) in enumerate(places.items(), 1)
+        _operation(number, run, same, None if own is None else tuple(copies[at] for at in own))
+        for number, (same, own) in enumerate(zip(places.values(), between, strict=True), 1)
     ]
-    found = (copy for interval in schedule.intervals for copy in schedule.copies_between(interval))
-    return Inspection(tuple(operations), tuple(dict.fromkeys(found)))
+    return Inspection(tuple(operations), copies, program)
 
 
 def _intervals_of(run: Run, schedule: Schedule) -> dict[Place, list[Interval]] | None:
@@ -307,7 +384,7 @@ def _intervals_of(run: Run, schedule: Schedule) -> dict[Place, list[Interval]] |
     expected: dict[tuple[Place, Any], Place] = {}
     for step in run.steps:
         for flight in step.flights:
-            again = step.eqn.params.get("partial") and not isinstance(flight.operation, HostStartOp)
+            again = step.eqn.params.get("partial") and flight.operation.kind != HostStartOp.kind
             if again or step.eqn.primitive is async_start_p:
                 expected.setdefault((flight.place, id(step.eqn)), flight.place)
     compiled: dict[tuple[str, ...], list[Interval]] = {}
@@ -321,56 +398,48 @@ def _intervals_of(run: Run, schedule: Schedule) -> dict[Place, list[Interval]] |
     return found
 
 
-def _operation(
-    number: int, run: Run, same: list[Flight], intervals: list[Interval] | None, schedule: Schedule
-) -> InspectedOperation:
+def _operation(number: int, run: Run, same: list[Flight], copies: tuple[Copy, ...] | None) -> InspectedOperation:
     operation, name = same[0].operation, same[0].operation.name
     own: dict[int, str] = {}  # by position: the line of its start, or of an update or a done
     others: set[int] = set()
     for at, step in enumerate(run.steps):
         for flight in (flight for flight in step.flights if flight in same):
             own[at] = _own_line(step.eqn, name, number)
-            others |= {*run.between(flight, at)} if step.eqn.primitive is async_done_p else set()
+            others |= {*run.between(flight, at)} if step.eqn.opcode == "done" else set()
     lines: dict[str, dict[int, str]] = {"start": {}, "update": {}, "done": {}, "between": {}, "all": {}}
     for at in sorted({*own, *others}):  # an equation of a loop stands where it comes first
         eqn = run.steps[at].eqn
         line = own[at] if at in own else _line(run.steps[at])
-        lines[_PARTS[eqn.primitive] if at in own else "between"].setdefault(id(eqn), line)
+        lines[eqn.opcode if at in own else "between"].setdefault(id(eqn), line)
         lines["all"].setdefault(id(eqn), line if at in own else f"    {line}")
-    copies = None if intervals is None else [copy for one in intervals for copy in schedule.copies_between(one)]
     return InspectedOperation(
         name=name,
-        kind=operation.end.kind,
+        kind=operation.kind,
         where=operation.where,
         start=own[same[0].start],
         updates=tuple(lines["update"].values()),
         dones=tuple(lines["done"].values()),
         between=tuple(lines["between"].values()),
         steps=tuple(lines["all"].values()),
-        copies=None if copies is None else tuple(dict.fromkeys(copies)),
+        copies=copies,
     )
 
 
 def _own_line(eqn: Any, name: str, number: int) -> str:
-    part, ticket = _PARTS[eqn.primitive], f"%{number}"
-    results = [] if part == "done" else [ticket]
-    results += map(_type, eqn.outvars if part == "done" else eqn.outvars[1:])
+    part, ticket = eqn.opcode, f"%{number}"
+    results = [value.aval for value in eqn.outvars] if part == "done" else [ticket, *(x.aval for x in eqn.outvars[1:])]
     operands = _types(eqn.invars) if part == "start" else ticket
-    return f"{', '.join(results)} = {name}-{part}({operands})  {_jax.source_of(eqn)}"
+    return f"{', '.join(results)} = {name}-{part}({operands})  {eqn.source}"
 
 
 def _line(step: Step) -> str:
-    eqn = step.eqn
-    name = eqn.params["site"].effect.name if eqn.primitive is effect_p else eqn.primitive.name
+    eqn, results = step.eqn, step.eqn.outvars
+    name = eqn.params.get("primitive") or eqn.primitive.name
     if step.flights:
         first = min(step.flights, key=lambda flight: flight.start)
-        name = f"{first.operation.name}-{_PARTS[eqn.primitive]}"
-    return f"{name} {_types(eqn.outvars)}".rstrip() + f"  {_jax.source_of(eqn)}"
+        name, results = f"{first.operation.name}-{eqn.opcode}", results[eqn.opcode != "done" :]
+    return f"{name} {_types(results)}".rstrip() + f"  {eqn.source}"
 
 
-def _types(atoms: Iterable[Any]) -> str:
-    return ", ".join(map(_type, atoms))
-
-
-def _type(atom: Any) -> str:
-    return str(atom.aval)
+def _types(values: Iterable[Any]) -> str:
+    return ", ".join(value.aval for value in values)
