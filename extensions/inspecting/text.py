@@ -227,6 +227,10 @@ def _fits(value: Any, kind: Any) -> bool:
 # Types of what is started
 
 
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _tupled(types: Sequence[str]) -> str:
     return f"({', '.join(types)})"
 
@@ -275,7 +279,7 @@ class _Translation:
 
         def read(atom: Any) -> Value:
             return (
-                Value(json.dumps(str(_jax.plain_number(atom.val))), str(atom.aval))
+                Value(_quoted(str(_jax.plain_number(atom.val))), str(atom.aval))
                 if hasattr(atom, "val")
                 else known_values[atom]
             )
@@ -442,7 +446,7 @@ def _attributes(table: dict[str, Any], values: dict[str, Any]) -> str:
 def _data(value: Any) -> str:
     if isinstance(value, tuple):
         return f"{{{', '.join(map(_data, value))}}}"
-    return value.name if isinstance(value, Block) else json.dumps(value)
+    return value.name if isinstance(value, Block) else _quoted(value)
 
 
 # Reading
@@ -450,7 +454,7 @@ def _data(value: Any) -> str:
 
 _WORD = re.compile(r"[A-Za-z_][\w\-]*")
 _NAME = re.compile(r"%[\w.\-<>]+")
-_INTEGER = re.compile(r"-?\d{1,18}")
+_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _SPACE = re.compile(r"\s*")
 _WORDS = {"null": None, "true": True, "false": False}
@@ -601,7 +605,7 @@ class _Reader:
     def _operand(self, values: dict[str, Value]) -> Value:
         at, type_ = self._skip(), self.type()
         if self._text.startswith('"', self._skip()):
-            return Value(json.dumps(self._string()), type_)
+            return Value(_quoted(self._string()), type_)
         value = self._known(values, "value")
         if value.aval != type_:
             self.fail(f"`{value.name}` is of type {value.aval}, and not {type_}", "Write the type that it has.", at)
