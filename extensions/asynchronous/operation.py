@@ -80,7 +80,7 @@ class Operation:
     """Whether it hands on values as they are, so that it has a derivative."""
 
     in_common: ClassVar[tuple[str, ...]] = ("schedule", "into_reference", "same_along")
-    """What its start, its updates and its done have in common. What is started in lanes may be done in a loop's turns."""
+    """What its start, its updates and its done have in common; not the lanes, which may be turns of a loop there."""
 
     @property
     def computation(self) -> Computation:

@@ -494,8 +494,8 @@ def call_bodies(
     in_place: Callable[[Sequence[Any], Any], Sequence[Any]],
     run: Callable[[Any, Sequence[Any]], Sequence[Any]],
 ) -> Sequence[Any]:
-    """What an equation with bodies gives of any values: `in_place` says what it is of its operands and parameters, or `run` what each
-    of the bodies gives that its holder evaluates."""
+    """What an equation with bodies gives of any values: `in_place` says what it is of its operands and parameters, or
+    `run` what each of the bodies gives that its holder evaluates."""
     params = eqn.params
     region: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if eqn.primitive is _jax.shard_map_p:

@@ -12,10 +12,10 @@ from effects._model.wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TA
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.extensions.asynchronous.operation import HostStartOp
 from effects.extensions.asynchronous.primitives import async_start_p
-from effects.extensions.asynchronous.tickets import Flight, Path, Place, Run, Step, check_tickets, exclude
+from effects.extensions.asynchronous.tickets import Flight, Path, Place, Run, Step, exclude
 from effects.extensions.inspecting.compare import Comparison, comparing
 from effects.extensions.inspecting.compiled_text import CompiledText, Copy, Instruction, copy_of
-from effects.extensions.inspecting.text import Program, TextRun, check_copies, read
+from effects.extensions.inspecting.text import Block, Reader, TextRun, translated, written
 
 # The schedule that XLA made of a program: its compiled text, read in the order in which it runs.
 #
@@ -58,10 +58,11 @@ class Schedule:
         if compiled.entry:
             self._run(compiled.entry, [])
 
-    def copies_between(self, interval: Interval) -> list[Copy]:
-        """The copies between a start and its done, each once."""
-        found = [copy for end in interval.ends for time, copy in self.copies if _is_between(interval.start, time, end)]
-        return list(dict.fromkeys(found))
+    def copies_in(self, intervals: Sequence[Interval]) -> tuple[Copy, ...]:
+        """The copies between a start and its done in any of these, each once, in the order of the schedule."""
+        pairs = [(interval.start, end) for interval in intervals for end in interval.ends]
+        found = (copy for time, copy in self.copies if any(_is_between(start, time, end) for start, end in pairs))
+        return tuple(dict.fromkeys(found))
 
     @property
     def _now(self) -> _Time:
@@ -250,14 +251,14 @@ class InspectedOperation:
         return "\n".join([*self.steps, *(unknown if self.copies is None else _said(self.copies))])
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Inspection:
-    """What `fx.inspect` found.
+    """What `fx.inspect` found. Two are equal if their texts are.
 
     Attributes:
         operations: The asynchronous operations, in the order of the program.
         copies: What the compiled program copies between the start and the done of any of them.
-        program: The program that `text` writes.
+        program: What `text` writes, as the block with which the program begins.
 
     Example:
         >>> import effects as fx
@@ -267,7 +268,13 @@ class Inspection:
 
     operations: tuple[InspectedOperation, ...]
     copies: tuple[Copy, ...]
-    program: Program = dataclasses.field(repr=False)
+    program: Block = dataclasses.field(repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Inspection) and self.text() == other.text()
+
+    def __hash__(self) -> int:
+        return hash(self.text())
 
     def text(self, short: bool = False) -> str:
         """The whole program as text in the syntax of HLO, which `effects.asynchronous.parse` reads.
@@ -286,7 +293,8 @@ class Inspection:
             True
         """
         between = (operation.copies for operation in self.operations)
-        return self.program.text(
+        return written(
+            self.program,
             short,
             tuple(dataclasses.astuple(copy) for copy in self.copies),
             tuple(None if own is None else tuple(map(self.copies.index, own)) for own in between),
@@ -332,48 +340,39 @@ def parse(text: str) -> Inspection:
         ...
         effects.asynchronous.TextError: ...
     """
-    placed, _ = read(text, at_places=True)
-    check_tickets(placed.entry, TextRun())
-    program, module = read(text)
-    run, places = _followed(program)
-    copies, between = check_copies(text, module, len(places))
-    return _inspection(program, run, places, copies, between)
+    Reader(text, at_places=True).program()
+    entry, copies, between = Reader(text).program()
+    return _inspection(entry, *_followed(entry), copies, between)
 
 
-def _followed(program: Program) -> tuple[Run, dict[Place, list[Flight]]]:
+def _followed(entry: Block) -> tuple[Run, dict[Place, list[Flight]]]:
     """The run of a program, and its operations by the places where they start."""
     run, places = TextRun(), dict[Place, list[Flight]]()
-    run.walk(program.entry, [None] * len(program.entry.invars))
+    run.walk(entry, [None] * len(entry.invars))
     for flight in run.flights:
         places.setdefault(flight.place, []).append(flight)
     return run, places
 
 
 def _inspect(jaxpr: Any, text: str) -> Inspection:
-    program, schedule = Program.of(jaxpr), Schedule(text)
-    run, places = _followed(program)
+    entry, schedule = translated(jaxpr), Schedule(text)
+    run, places = _followed(entry)
     intervals = _intervals_of(run, schedule)
-    found = {copy for interval in schedule.intervals for copy in schedule.copies_between(interval)}
-    copies = tuple(copy for copy in dict.fromkeys(copy for _, copy in schedule.copies) if copy in found)
-    between: list[tuple[int, ...] | None] = [None] * len(places)
+    between: list[tuple[Copy, ...] | None] = [None] * len(places)
     if intervals is not None:
-        of_each = ({copy for one in intervals[place] for copy in schedule.copies_between(one)} for place in places)
-        between = [tuple(at for at, copy in enumerate(copies) if copy in own) for own in of_each]
-    return _inspection(program, run, places, copies, between)
+        between = [schedule.copies_in(intervals[place]) for place in places]
+    return _inspection(entry, run, places, schedule.copies_in(schedule.intervals), between)
 
 
 def _inspection(
-    program: Program,
+    entry: Block,
     run: Run,
     places: dict[Place, list[Flight]],
     copies: tuple[Copy, ...],
-    between: Sequence[tuple[int, ...] | None],
+    between: Sequence[tuple[Copy, ...] | None],
 ) -> Inspection:
-    operations = [
-        _operation(number, run, same, None if own is None else tuple(copies[at] for at in own))
-        for number, (same, own) in enumerate(zip(places.values(), between, strict=True), 1)
-    ]
-    return Inspection(tuple(operations), copies, program)
+    of_each = enumerate(zip(places.values(), between, strict=True), 1)
+    return Inspection(tuple(_operation(number, run, *each) for number, each in of_each), copies, entry)
 
 
 def _intervals_of(run: Run, schedule: Schedule) -> dict[Place, list[Interval]] | None:

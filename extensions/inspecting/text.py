@@ -13,6 +13,7 @@ import functools
 import itertools
 import json
 import re
+import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -36,7 +37,7 @@ from effects.extensions.asynchronous.primitives import (
     async_update_p,
     is_asynchronous,
 )
-from effects.extensions.asynchronous.tickets import Run, call_bodies
+from effects.extensions.asynchronous.tickets import Run, call_bodies, check_tickets
 from effects.extensions.inspecting.compiled_text import Copy
 from effects.lowering.holders import find_holder
 
@@ -77,28 +78,31 @@ class Value:
 
 @dataclasses.dataclass(eq=False)
 class Instruction:
-    """An equation of a jaxpr, as `Run` asks for it."""
+    """An equation of a jaxpr, as `Run` asks for it. What starts, updates or ends an operation has its computation."""
 
     opcode: str
     outvars: Sequence[Value]
     invars: Sequence[Value]
     params: dict[str, Any]
     source: str
+    computation: Computation | None = None
+    place: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        if (computation := self.computation) is not None:
+            own = {"name": computation.kind, "where": self.source, "into_reference": False}
+            own |= dict(computation.attributes) | self.params
+            self.params["operation"] = types.SimpleNamespace(computation=computation, kind=computation.kind, **own)
 
     @property
     def primitive(self) -> Any:
         name = self.params.get("primitive", "")
         return _PRIMITIVES.get(self.opcode) or (_jax.shard_map_p if name == "shard_map" else _primitive(name))
 
-    @property
-    def is_part(self) -> bool:
-        """Whether it starts, updates or ends an operation."""
-        return "operation" in self.params
-
     @functools.cached_property
     def effects(self) -> list[Any]:
         within = (eqn.effects for body in _bodies(self.params) for eqn in body.eqns)
-        return [ASYNC] if self.is_part or any(within) else []
+        return [ASYNC] if self.computation or any(within) else []
 
 
 @dataclasses.dataclass(eq=False)
@@ -106,39 +110,14 @@ class Block:
     """A jaxpr, as `Run` asks for it."""
 
     name: str
-    invars: Sequence[Value] = ()
-    constants: Sequence[Value] = ()
+    invars: list[Value] = dataclasses.field(default_factory=list)
+    constants: list[Value] = dataclasses.field(default_factory=list)
     eqns: list[Instruction] = dataclasses.field(default_factory=list)
     outvars: Sequence[Value] = ()
 
     jaxpr = property(lambda self: self)
     in_avals = property(lambda self: self.invars)
     out_avals = property(lambda self: self.outvars)
-
-
-@dataclasses.dataclass(frozen=True)
-class TextOperation:
-    """An operation, as `Run` asks for it."""
-
-    computation: Computation
-    name: str
-    where: Any
-    lanes: tuple[int, ...]
-    of_derivative: bool
-    host_function: str | None = None
-    is_received: bool = False
-
-    kind = property(lambda self: self.computation.kind)
-    into_reference = property(lambda self: dict(self.computation.attributes).get("into_reference", False))
-
-    @classmethod
-    def of(cls, operation: Operation) -> TextOperation:
-        attributes = tuple((name, _plain(value)) for name, value in operation.computation.attributes)
-        function = operation.site.content.function.key if isinstance(operation, HostStartOp) else None
-        is_received = isinstance(operation, Exchanged) and operation.is_received
-        computation = operation.computation._replace(attributes=attributes)
-        own = operation.name, operation.where, operation.lanes, operation.of_derivative
-        return cls(computation, *own, function, is_received)
 
 
 @functools.cache
@@ -154,8 +133,8 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
-def _types(avals: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(map(str, avals))
+def _avals(values: Sequence[Value]) -> tuple[str, ...]:
+    return tuple(value.aval for value in values)
 
 
 def _bodies(params: dict[str, Any]) -> list[Block]:
@@ -164,7 +143,7 @@ def _bodies(params: dict[str, Any]) -> list[Block]:
 
 
 class TextRun(Run):
-    """The run of a program of blocks."""
+    """The run of a program of blocks, which have as many parameters and results as they are given and asked for."""
 
     each_call = True
     opened = staticmethod(lambda block: block)
@@ -174,6 +153,30 @@ class TextRun(Run):
 
     def _call(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         return self._walk_in_place(eqn, operands, eqn.params)
+
+    def walk(self, jaxpr: Any, args: Sequence[Any], own: Sequence[Any] = ()) -> list[Any]:
+        if len(args) != len(jaxpr.invars):
+            raise _misfit(self._around[-1], f"`{jaxpr.name}` takes {len(jaxpr.invars)} values, and not {len(args)}")
+        return super().walk(jaxpr, args, own)
+
+    def _apply(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        results = [len(branch.outvars) for branch in eqn.params.get("branches", ())] or [len(eqn.outvars)]
+        outs = super()._apply(eqn, operands) if len({*results}) == 1 else ()
+        if len(outs) != len(eqn.outvars):
+            raise _misfit(eqn, f"there are not {len(eqn.outvars)} results")
+        return outs
+
+    def _loop(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        counts = [value for value in eqn.params.values() if isinstance(value, int)]
+        missing = len(operands) - sum(counts) - len(eqn.outvars) * (eqn.opcode == "while")
+        if min(counts) < 0 or missing < 0 or (missing and eqn.opcode == "while"):
+            raise _misfit(eqn, "the loop has other numbers of constants and carried values")
+        return super()._loop(eqn, operands)
+
+
+def _misfit(eqn: Instruction, what: str) -> TextError:
+    line, column = eqn.place
+    return TextError(MSG_TEXT.format(line=line, column=column, what=what, remedy=_FORM), line, column)
 
 
 # The tables. An attribute is of a type of Python's, or of Block, or a tuple of such, or with `object` any data.
@@ -191,7 +194,7 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "conditional": {"branches": (Block,)},
     "scan": {"jaxpr": Block, "num_consts": int, "num_carry": int},
     "while": {"cond_jaxpr": Block, "body_jaxpr": Block, "cond_nconsts": int, "body_nconsts": int},
-    "start": {"name": str, "where": object, "host_function": object, "is_received": bool, **_OF_EACH},
+    "start": {"name": str, "where": (object,), "host_function": object, "is_received": bool, **_OF_EACH},
     "update": {"partial": bool, **_OF_EACH},
     "done": _OF_EACH,
 }
@@ -203,11 +206,11 @@ _IN_COMMON: dict[str, Any] = {
 }
 _OPERATIONS: dict[str, type[Operation]] = {"values": Kept, "collective": Exchanged, "callback": HostStartOp}
 _OPCODES = {operation.kind: opcode for opcode, operation in _OPERATIONS.items()}
-_MODULE = {"copies": object, "between": object}
+_MODULE = {"copies": ((str,),), "between": (object,)}
 
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("into_reference", "has_replicas", "of_derivative", "is_received", "partial"), False),
-    **dict.fromkeys(("lanes", "same_along", "placements", "newly_manual_axes"), ()),
+    **dict.fromkeys(("results", "lanes", "same_along", "placements", "newly_manual_axes"), ()),
     **{"schedule": True, "receivers": None, "host_function": None},
 }
 """Attributes that are left out if they are this."""
@@ -215,7 +218,7 @@ _DEFAULTS: dict[str, Any] = {
 
 def _in_common(opcode: str) -> dict[str, Any]:
     """The attributes of the computation of an operation."""
-    return {name: _IN_COMMON[name] for name in _OPERATIONS[opcode].in_common}
+    return {"results": (str,), **{name: _IN_COMMON[name] for name in _OPERATIONS[opcode].in_common}}
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -243,18 +246,34 @@ def _elements(type_: str) -> tuple[str, ...] | None:
     """The elements of the type of a tuple; None of another one."""
     if not type_.startswith("("):
         return None
-    return tuple(_Reader(type_[1:-1]).types()) if len(type_) > 2 else ()
+    return tuple(Reader(type_[1:-1]).types()) if len(type_) > 2 else ()
+
+
+def _started(type_: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The operands and the results in the type of what a start gives. What a loop or a call gives is a context only."""
+    elements = _elements(type_) or ()
+    if len(elements) != 3 or (operands := _elements(elements[0])) is None:
+        return None
+    results = _elements(elements[1])
+    return operands, (elements[1],) if results is None else results
 
 
 def _taken(eqn: Instruction) -> tuple[str, ...] | None:
-    """The types of the operands of an operation; None of an update or a done whose ticket a loop or a call gave."""
+    """The types of the operands of an operation, if that is known."""
     if eqn.opcode == "start":
-        return _types([value.aval for value in eqn.invars])
-    elements = _elements(eqn.invars[-1].aval)
-    return elements and _elements(elements[0])
+        return _avals(eqn.invars)
+    started = _started(eqn.invars[-1].aval)
+    return started and started[0]
 
 
 # From a jaxpr
+
+
+def _own(part: str, operation: Operation, partial: bool | None) -> dict[str, Any]:
+    """The attributes of a start, an update or a done itself."""
+    function = operation.site.content.function.key if isinstance(operation, HostStartOp) else None
+    found = {"partial": partial, "host_function": function, "is_received": False, **vars(operation)}
+    return {name: found[name] for name in _ATTRIBUTES[part]}
 
 
 class _Translation:
@@ -271,7 +290,9 @@ class _Translation:
         if (known := self._blocks.get((jaxpr, tickets))) is not None:
             return known
         inner, around = jaxpr.jaxpr, self._block
-        block = self._block = Block(f"%{name}.{len(self._blocks)}" if self._blocks else "%main")
+        block = self._block = Block(
+            f"%{re.sub(r'[^A-Za-z0-9_]', '_', name)}.{len(self._blocks)}" if self._blocks else "%main"
+        )
         self._blocks[jaxpr, tickets] = block
         block.invars = [self._value(var.aval, flag) for var, flag in zip(inner.invars, tickets, strict=True)]
         block.constants = [self._value(var.aval) for var in inner.constvars]
@@ -296,23 +317,23 @@ class _Translation:
     def _add(
         self, opcode: str, eqn: Any, operands: Sequence[Value], avals: Sequence[Any], **params: Any
     ) -> list[Value]:
-        tickets = any(value.may_be_ticket for value in operands) or is_asynchronous(eqn)
-        results = [self._value(aval, tickets) for aval in avals]
-        self._block.eqns.append(Instruction(opcode, results, operands, params, _jax.source_of(eqn)))
+        tickets, operation = any(x.may_be_ticket for x in operands) or is_asynchronous(eqn), eqn.params.get("operation")
+        results, computation = [self._value(aval, tickets) for aval in avals], None
+        if opcode in _PARTS.values():
+            attributes = tuple((name, _plain(value)) for name, value in operation.computation.attributes)
+            computation = operation.computation._replace(attributes=attributes)
+        if opcode == "start":
+            comes_to = _one_or_tupled([*map(str, operation.results_of_lanes)])
+            results[0].aval = _tupled([_tupled(_avals(operands)), comes_to, results[0].aval])
+        elif opcode == "update":
+            results[0].aval = operands[-1].aval
+        self._block.eqns.append(Instruction(opcode, results, operands, params, _jax.source_of(eqn), computation))
         return results
 
     def _apply(self, eqn: Any, operands: list[Value]) -> Sequence[Value]:
         primitive, params, avals = eqn.primitive, eqn.params, [var.aval for var in eqn.outvars]
         if (part := _PARTS.get(primitive)) is not None:
-            operation = TextOperation.of(params["operation"])
-            own = {"operation": operation, **({"partial": params["partial"]} if part == "update" else {})}
-            results = self._add(part, eqn, operands, avals, **own)
-            if part == "start":
-                comes_to = _one_or_tupled(_types(params["operation"].results_of_lanes))
-                results[0].aval = _tupled([_tupled([x.aval for x in operands]), comes_to, results[0].aval])
-            elif part == "update":
-                results[0].aval = operands[-1].aval
-            return results
+            return self._add(part, eqn, operands, avals, **_own(part, params["operation"], params.get("partial")))
         block = self.block
         holds = (is_asynchronous(eqn) or any(value.may_be_ticket for value in operands)) and (
             any(_jax.jaxprs_in(params)) or find_holder(primitive) is not None
@@ -352,33 +373,19 @@ class _Translation:
 # Writing
 
 
-@dataclasses.dataclass(frozen=True)
-class Program:
-    """A program of blocks. Two are equal if their texts are.
+def translated(jaxpr: Any) -> Block:
+    """The block of a jaxpr, with which a program begins."""
+    return _Translation().block("main", jaxpr)
 
-    Attributes:
-        entry: The block with which it begins.
-    """
 
-    entry: Block
-
-    @classmethod
-    def of(cls, jaxpr: Any) -> Program:
-        return cls(_Translation().block("main", jaxpr))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Program) and self.text(False) == other.text(False)
-
-    def __hash__(self) -> int:
-        return hash(self.text(False))
-
-    def text(self, short: bool, copies: Any = (), between: Any = ()) -> str:
-        order = [*_post_order(self.entry, set())]
-        called = {} if short else _called(order)
-        blocks = [_written(block, called, short) for block in order]
-        computations = [_written_computation(name, *of) for of, name in called.items() if of[0] is not None]
-        header = "HloModule" + _attributes(_MODULE, {"copies": copies, "between": between})
-        return "\n\n".join([header, *computations, *blocks[:-1], f"ENTRY {blocks[-1]}"]) + "\n"
+def written(entry: Block, short: bool, copies: Any, between: Any) -> str:
+    """The text of the program that begins with a block, in the short form or the long one."""
+    order = [*_post_order(entry, set())]
+    called = {} if short else _called(order)
+    blocks = [_written(block, called, short) for block in order]
+    computations = [_written_computation(name, *of) for of, name in called.items() if of[0] is not None]
+    header = "HloModule" + _attributes(_MODULE, {"copies": copies, "between": between})
+    return "\n\n".join([header, *computations, *blocks[:-1], f"ENTRY {blocks[-1]}"]) + "\n"
 
 
 def _post_order(block: Block, known: set[Block]) -> Iterator[Block]:
@@ -393,7 +400,7 @@ def _called(blocks: Sequence[Block]) -> dict[Any, str]:
     """The names of computations, by what they take and what they are. One of which it is not known what it takes is one
     that is started, if there is one."""
     names: dict[Any, str] = {}
-    of = [(_taken(eqn), eqn.params["operation"].computation) for block in blocks for eqn in block.eqns if eqn.is_part]
+    of = [(_taken(eqn), eqn.computation) for block in blocks for eqn in block.eqns if eqn.computation]
     for taken, computation in sorted(of, key=lambda each: each[0] is None):
         known = (name for (_, other), name in names.items() if other == computation and taken is None)
         names.setdefault((taken, computation), next(known, f"%{_OPCODES[computation.kind]}.{len(names)}"))
@@ -409,23 +416,18 @@ def _written(block: Block, called: dict[Any, str], short: bool) -> str:
 
 
 def _line(eqn: Instruction, called: dict[Any, str], short: bool) -> str:
-    opcode, table, values = eqn.opcode, _ATTRIBUTES[eqn.opcode], dict(eqn.params)
-    if (operation := values.pop("operation", None)) is not None:
-        computation = operation.computation
-        own, kind = _OPCODES[computation.kind], "async"
-        values |= {"results": computation.results}
-        values |= {name: _plain(getattr(operation, name)) for name in table if hasattr(operation, name)}
+    opcode, table, values = eqn.opcode, _ATTRIBUTES[eqn.opcode], {**eqn.params, "source": eqn.source}
+    if (computation := eqn.computation) is not None:
+        kind = _OPCODES[computation.kind]
         if short:
-            kind, table = own, {"results": (str,), **_in_common(own), **table}
-            values |= dict(computation.attributes)
+            table = _in_common(kind) | table
+            values |= {"results": computation.results, **dict(computation.attributes)}
         else:
-            table = {"calls": None, **table}
-            values["calls"] = called[_taken(eqn), computation]
+            values["calls"], table, kind = called[_taken(eqn), computation], {"calls": None} | table, "async"
         opcode = f"{kind}-{opcode}"
     results = ", ".join(value.name for value in eqn.outvars)
     types = ", ".join(value.aval for value in eqn.outvars)
     left = f"{results} = {types} " if results else ""
-    values["source"] = eqn.source
     operands = ", ".join(map(str, eqn.invars))
     return f"{left}{opcode}({operands})" + _attributes({**table, "source": str}, values)
 
@@ -434,7 +436,7 @@ def _written_computation(name: str, taken: Sequence[str], computation: Computati
     opcode, operands = _OPCODES[computation.kind], [Value(f"%operand{at}", x) for at, x in enumerate(taken)]
     lines = [f"{value.name} = {value.aval} parameter({at})" for at, value in enumerate(operands)]
     root = f"ROOT %results = {_one_or_tupled(computation.results)} {opcode}({', '.join(map(str, operands))})"
-    lines.append(root + _attributes(_in_common(opcode), dict(computation.attributes)))
+    lines.append(root + _attributes(_in_common(opcode), {"results": (), **dict(computation.attributes)}))
     return "\n  ".join([f"{name} {{", *lines]) + "\n}"
 
 
@@ -454,13 +456,11 @@ def _data(value: Any) -> str:
 
 _WORD = re.compile(r"[A-Za-z_][\w\-]*")
 _NAME = re.compile(r"%[\w.\-<>]+")
-_INTEGER = re.compile(r"0|-?[1-9]\d{0,17}")
-_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 _SPACE = re.compile(r"\s*")
-_WORDS = {"null": None, "true": True, "false": False}
+_JSON = json.JSONDecoder()
 
 
-class _Reader:
+class Reader:
     def __init__(self, text: str, at_places: bool = False) -> None:
         """`at_places`: whether the source of each instruction is its place in the text."""
         self._text, self._at, self._at_places = text, 0, at_places
@@ -524,26 +524,22 @@ class _Reader:
             self.fail("a type was expected", at=start)
         return self._text[start:end]
 
-    def _string(self) -> str:
-        at = self._skip()
-        try:
-            return json.loads(self._take(_STRING, "a string"))
-        except ValueError as error:
-            self.fail(f"the string has {error.args[0]}", at=at)
-
     def _value(self) -> Any:
         at = self._skip()
         if self._accept("{"):
             return tuple(self._list(self._value, "}"))
-        if self._text.startswith('"', at):
-            return self._string()
         if self._text.startswith("%", at):
             return self._known(self._blocks, "block")
-        if found := _INTEGER.match(self._text, at):
-            self._at = found.end()
-            return int(found.group())
-        word = self._take(_WORD, "a value")
-        return _WORDS[word] if word in _WORDS else self.fail(f"`{word}` is no value", at=at)
+        return self._datum()
+
+    def _datum(self) -> Any:
+        """A string, an integer, `true`, `false` or `null`."""
+        at = self._skip()
+        try:
+            value, self._at = _JSON.raw_decode(self._text, at)
+        except ValueError:
+            value = 0.0
+        return self.fail("a value was expected", at=at) if isinstance(value, (float, list, dict)) else value
 
     def _known(self, names: dict[str, Any], what: str) -> Any:
         at, name = self._skip(), self._take(_NAME, f"the name of a {what}")
@@ -551,11 +547,10 @@ class _Reader:
             self.fail(f"there is no {what} `{name}` ahead of here", "Define what is used ahead of its use.", at)
         return names[name]
 
-    def _new(self, names: dict[str, Any], value: Any = None) -> str:
+    def _unused(self, names: dict[str, Any]) -> str:
         at, name = self._skip(), self._take(_NAME, "a name")
         if name in names:
             self.fail(f"`{name}` is defined already", "Give each value and each block a name of its own.", at)
-        names[name] = value
         return name
 
     def _attributes(self, table: dict[str, Any]) -> dict[str, Any]:
@@ -572,116 +567,123 @@ class _Reader:
             found[name] = value
         return found
 
-    def program(self) -> tuple[Program, dict[str, Any]]:
-        """The program, and the attributes of the module."""
+    def program(self) -> tuple[Block, tuple[Copy, ...], list[tuple[Copy, ...] | None]]:
+        """The program, its copies, and those in between of each operation."""
+        try:
+            return self._program()
+        except RecursionError:
+            self.fail("what stands here is nested too deeply", "Nest less.")
+
+    def _program(self) -> tuple[Block, tuple[Copy, ...], list[tuple[Copy, ...] | None]]:
         self._expect("HloModule")
-        module = self._attributes(_MODULE)
-        while not (is_entry := self._accept("ENTRY")):
-            self._block(is_entry)
-        program = Program(self._block(is_entry))
+        at, module = self._at, self._attributes(_MODULE)
+        try:
+            copies = tuple(Copy(*copy) for copy in module["copies"])
+            between = [None if own is None else tuple(copies[at] for at in own) for own in module["between"]]
+        except (TypeError, IndexError):
+            self.fail("`copies` are names, types, buffers and origins, and `between` some of their positions", at=at)
+        while not self._accept("ENTRY"):
+            self._block()
+        at, entry = self._skip(), self._block()
+        if not isinstance(entry, Block):
+            self.fail("the root of the `ENTRY` is no `tuple`", at=at)
         if self._skip() < len(self._text):
             self.fail("the text goes on behind its `ENTRY`", "End it there.")
-        return program, module
+        check_tickets(entry, run := TextRun())
+        if len({flight.place for flight in run.flights}) != len(between):
+            self.fail("`between` is not of as many operations as are started", at=len("HloModule"))
+        return entry, copies, between
 
-    def _block(self, is_entry: bool) -> Block:
-        name = self._new(self._blocks)
+    def _block(self) -> Any:
+        """A block, or what the computation of an operation takes and is."""
+        name = self._unused(self._blocks)
         block, values = Block(name), dict[str, Value]()
         self._expect("{")
         while not self._accept("ROOT"):
             self._instruction(block, values)
-        at = self._skip()
-        if self._accept("tuple"):
-            self._expect("(")
+        if self._accept("tuple("):
             block.outvars = self._list(lambda: self._operand(values), ")")
-            self._blocks[name] = block
-        else:
-            self._new(values)
-            self._blocks[name] = self._computation(block, values)
-            if is_entry:
-                self.fail("the root of the `ENTRY` is no `tuple`", at=at)
+        found = self._blocks[name] = block if self._text[self._at - 1] == ")" else self._computation(block, values)
         self._expect("}")
-        return self._blocks[name]
+        return found
 
     def _operand(self, values: dict[str, Value]) -> Value:
         at, type_ = self._skip(), self.type()
         if self._text.startswith('"', self._skip()):
-            return Value(_quoted(self._string()), type_)
+            return Value(_quoted(self._datum()), type_)
         value = self._known(values, "value")
         if value.aval != type_:
             self.fail(f"`{value.name}` is of type {value.aval}, and not {type_}", "Write the type that it has.", at)
         return value
 
     def _computation(self, block: Block, values: dict[str, Value]) -> tuple[tuple[str, ...], Computation]:
-        """What an operation does: behind the name of the root."""
-        self._expect("=")
+        self._expect("%results =")
         type_, at = self.type(), self._skip()
-        opcode = self._take(_WORD, "an opcode")
-        if opcode not in _OPERATIONS:
+        if (opcode := self._take(_WORD, "an opcode")) not in _OPERATIONS:
             self._unknown(opcode, at)
         self._expect("(")
-        operands = self._list(lambda: self._operand(values), ")")
-        if block.eqns or block.constants or operands != [*block.invars]:
+        if self._list(lambda: self._operand(values), ")") != [*block.invars] or block.eqns or block.constants:
             self.fail("the computation of an operation is one instruction of all parameters, in order", at=at)
-        elements = _elements(type_)
-        results = (type_,) if elements is None else elements
-        attributes = tuple(self._attributes(_in_common(opcode)).items())
-        return tuple(x.aval for x in operands), Computation(_OPERATIONS[opcode].kind, results, attributes)
+        elements, attributes = _elements(type_), self._attributes(_in_common(opcode))
+        del attributes["results"]
+        computation = (type_,) if elements is None else elements, tuple(attributes.items())
+        return _avals(block.invars), Computation(_OPERATIONS[opcode].kind, *computation)
 
     def _unknown(self, opcode: str, at: int) -> NoReturn:
         known = ", ".join(f"`{name}`" for name in (*_OPERATIONS, "async", *_ATTRIBUTES))
-        self.fail(f"there is no opcode `{opcode}`", f"Those that begin a name are {known}.", at)
+        self.fail(f"there is no opcode `{opcode}`", f"What opcodes are made of is {known}.", at)
 
     def _instruction(self, block: Block, values: dict[str, Value]) -> None:
-        start, results, own = self._skip(), list[Value](), dict[str, Value]()
+        start, names, result_types = self._skip(), list[str](), list[str]()
         if self._text.startswith("%", start):
-            while not results or self._accept(","):
-                at = self._skip()
-                value = Value(self._new(values), "")
-                own[value.name] = value
-                results.append(value)
+            while not names or self._accept(","):
+                names.append(self._unused(values))
             self._expect("=")
-            at = self._skip()
-            for value, type_ in itertools.zip_longest(results, self.types()):
-                if value is None or type_ is None:
-                    self.fail("there is not one type for each result", at=at)
-                value.aval = type_
-        for name in own:
-            del values[name]
+            result_types = self.types()
+            if not len({*names}) == len(names) == len(result_types):
+                self.fail("there is not one name and one type for each result", at=start)
+        results = [*map(Value, names, result_types)]
         at, opcode = self._skip(), self._take(_WORD, "an opcode")
         self._expect("(")
         if opcode in ("parameter", "constant"):
-            if len(results) != 1 or block.eqns or (opcode == "parameter" and block.constants):
-                self.fail(f"a `{opcode}` stands at the beginning of its block, and has one result", at=at)
-            if opcode == "parameter" and int(self._take(_INTEGER, "a number")) != len(block.invars):
-                self.fail("parameters are numbered in order", at=at)
+            told = self._datum() if opcode == "parameter" else len(block.invars)
+            if (
+                len(results) != 1
+                or block.eqns
+                or told != len(block.invars)
+                or (opcode == "parameter" and block.constants)
+            ):
+                self.fail("parameters, in order, and then constants are ahead of all else, with a result each", at=at)
             self._expect(")")
-            values |= own
-            kept: Any = block.invars if opcode == "parameter" else block.constants
-            setattr(block, "invars" if opcode == "parameter" else "constants", [*kept, *results])
-            return
-        operands = self._list(lambda: self._operand(values), ")")
-        kind, _, part = opcode.rpartition("-")
-        table = _ATTRIBUTES.get(part or "?" if kind else opcode)
-        if table is None or (part in _PARTS.values()) != (kind == "async" or kind in _OPERATIONS):
-            self._unknown(opcode, at)
-        source = f"line {self._place(start)[0]}, column {self._place(start)[1]}" if self._at_places else ""
-        eqn = Instruction(part if kind else opcode, results, operands, {}, source)
-        computation = self._computation_of(kind, eqn) if kind else None
-        eqn.params = self._attributes({**table, "source": str})
-        said = eqn.params.pop("source")
-        eqn.source = source or said
-        if computation is not None:
-            self._operation(eqn, computation, at)
-        if (wrong := _misfit(eqn)) is not None:
-            self.fail(wrong, "Each block is run with what it takes, and gives what is taken of it.", at)
-        block.eqns.append(eqn)
-        values |= own
+            (block.invars if opcode == "parameter" else block.constants).extend(results)
+        else:
+            operands = self._list(lambda: self._operand(values), ")")
+            kind, _, part = opcode.rpartition("-")
+            is_part = part in _PARTS.values() and kind in (*_OPERATIONS, "async")
+            if not is_part and (kind or part in _PARTS.values() or part not in _ATTRIBUTES):
+                self._unknown(opcode, at)
+            eqn = Instruction(part, results, operands, {}, "", place=self._place(start))
+            computation = self._computation_of(kind, eqn, at) if is_part else None
+            params = self._attributes({**_ATTRIBUTES[part], "source": str})
+            source = params.pop("source")
+            if self._at_places:
+                source = "line {}, column {}".format(*eqn.place)
+                params |= {"where": source} if part == "start" else {}
+            elif part == "start":
+                if len(params["where"]) != 3:
+                    self.fail("`where` is a file, a line and a function", at=at)
+                params["where"] = Where(*params["where"])
+            eqn = Instruction(part, results, operands, params, source, computation, eqn.place)
+            if computation is not None:
+                self._check_types(eqn, computation, at)
+            block.eqns.append(eqn)
+        values |= dict(zip(names, results, strict=True))
 
-    def _computation_of(self, kind: str, eqn: Instruction) -> Computation:
+    def _computation_of(self, kind: str, eqn: Instruction, at: int) -> Computation:
         if not eqn.invars and eqn.opcode != "start":
-            self.fail("an update and a done have the ticket as their operand")
+            self.fail("an update and a done have the ticket as their operand", at=at)
         if kind != "async":
-            found = self._attributes({"results": (str,), **_in_common(kind)})
+            found = self._attributes(_in_common(kind))
             return Computation(_OPERATIONS[kind].kind, found.pop("results"), tuple(found.items()))
         self._expect(", calls=")
         at, called = self._skip(), self._known(self._blocks, "computation")
@@ -691,88 +693,14 @@ class _Reader:
             self.fail(f"this computation takes {_tupled(called[0])}, and the operation {_tupled(taken)}", at=at)
         return called[1]
 
-    def _operation(self, eqn: Instruction, computation: Computation, at: int) -> None:
-        """Makes the operation of an instruction. The types of its values alias each other as HLO says."""
-        params, results, where = eqn.params, [value.aval for value in eqn.outvars], eqn.source
-        name, count = computation.kind, len(computation.results)
-        if eqn.opcode == "start":
-            name, told = params.pop("name"), params.pop("where")
-            if told is not None and not (isinstance(told, tuple) and [*map(type, told)] == [str, int, str]):
-                self.fail("`where` is a file, a line and a function, or `null`", at=at)
-            where = where if self._at_places or told is None else Where(*told)
-            type_ = _elements(results[0]) if len(results) == 1 else None
-            if type_ is None or len(type_) != 3 or type_[0] != _tupled(_taken(eqn)):
-                self.fail(
-                    "the type of a start is `((operands), results, context)`, with the types of its operands", at=at
-                )
-            given, results = type_[1], [results[0], *(_elements(type_[1]) or [type_[1]] * (count == 1))]
-        elif eqn.opcode == "update":
-            if results[:1] != [eqn.invars[-1].aval]:
-                self.fail("the first result of an update has the type of its operand", at=at)
-            results = results if params["partial"] else [results[0]] * (1 + count) if len(results) == 1 else []
-        else:
-            results = [eqn.invars[-1].aval, *results]
-        comes_to = (_elements(eqn.invars[-1].aval) or ("",) * 2)[1] if eqn.opcode != "start" else ""
-        if len(results) != 1 + count or (
-            comes_to and (eqn.opcode == "done" or params.get("partial")) and _one_or_tupled(results[1:]) != comes_to
-        ):
+    def _check_types(self, eqn: Instruction, computation: Computation, at: int) -> None:
+        """The operands and the results of an operation are the same from its start to its done."""
+        ticket, given = eqn.outvars[:1] if eqn.opcode == "start" else eqn.invars[-1:], _avals(eqn.outvars)
+        started = _started(ticket[0].aval) if ticket else None
+        if eqn.opcode == "start" and (started is None or started[0] != _avals(eqn.invars)):
+            self.fail("the type of a start is `((operands), results, context)`, with the types of its operands", at=at)
+        asked = eqn.opcode == "done" or eqn.params.get("partial")
+        comes_to = started[1] if started else given[eqn.opcode != "done" :] if asked else computation.results
+        wanted = (*_avals(ticket) * (eqn.opcode != "done"), *(comes_to if asked else ()))
+        if given != wanted or len(comes_to) != len(computation.results):
             self.fail(f"the results are not those of {computation}", at=at)
-        own = {
-            field: params.pop(field)
-            for field in ("lanes", "of_derivative", "host_function", "is_received")
-            if field in params
-        }
-        params["operation"] = TextOperation(computation, name, where, **own)
-
-
-def _misfit(eqn: Instruction) -> str | None:
-    """What is wrong with what the blocks of an instruction take and give."""
-    params, operands, results = eqn.params, len(eqn.invars), len(eqn.outvars)
-    wanted: list[tuple[Block, int, int]] = []
-    if eqn.opcode == "conditional":
-        wanted = [(branch, operands - 1, results) for branch in params["branches"]]
-        if not wanted:
-            return "a conditional has branches"
-    elif eqn.opcode == "scan":
-        wanted = [(params["jaxpr"], operands, results)]
-        if not (params["num_consts"] >= 0 and 0 <= params["num_carry"] <= results):
-            return "a scan carries some of its results"
-        if params["num_consts"] + params["num_carry"] > operands:
-            return "a scan has fewer operands than constants and carried values"
-    elif eqn.opcode == "while":
-        of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
-        if (
-            min(of_condition, of_body, operands - of_condition - of_body) < 0
-            or of_condition + of_body + results != operands
-        ):
-            return "a loop carries as many values as it gives"
-        wanted = [(params["cond_jaxpr"], of_condition + results, 1), (params["body_jaxpr"], of_body + results, results)]
-    elif eqn.opcode == "call" and [len(body.invars) for body in params["to_apply"]] == [operands]:
-        wanted = [(params["to_apply"][0], operands, results)]
-    for body, takes, gives in wanted:
-        if (len(body.invars), len(body.outvars)) != (takes, gives):
-            return f"`{body.name}` takes {len(body.invars)} values and gives {len(body.outvars)}, and not {takes} and {gives}"
-    return None
-
-
-def read(text: str, at_places: bool = False) -> tuple[Program, dict[str, Any]]:
-    """The program of a text, and the attributes of its module."""
-    return _Reader(text, at_places).program()
-
-
-def check_copies(text: str, module: dict[str, Any], operations: int) -> tuple[tuple[Copy, ...], Sequence[Any]]:
-    """The copies of a module, and for each operation the positions of those in between."""
-    copies, between = module["copies"], module["between"]
-    fields = [str] * len(dataclasses.fields(Copy))
-    if not (isinstance(copies, tuple) and all(isinstance(x, tuple) and [*map(type, x)] == fields for x in copies)):
-        _Reader(text).fail("`copies` has a name, a type, a buffer and an origin of each")
-    if not (isinstance(between, tuple) and len(between) == operations and all(map(_is_some_of(len(copies)), between))):
-        _Reader(text).fail("`between` has for each operation `null` or the positions of copies, in order")
-    return tuple(Copy(*copy) for copy in copies), between
-
-
-def _is_some_of(count: int) -> Callable[[Any], bool]:
-    def is_some(own: Any) -> bool:
-        return own is None or (_fits(own, (int,)) and [*own] == sorted({at for at in own if 0 <= at < count}))
-
-    return is_some

@@ -215,9 +215,9 @@ def test_copies_in_a_schedule():
     """Copies are found on both sides of a loop that carries a ticket, with what they copy; others are left out."""
     schedule = Schedule(SCHEDULE)
     first, *turns = schedule.intervals
-    assert [copy.name for copy in schedule.copies_between(first)] == ["copy.4", "copy.1"]
-    assert [[copy.name for copy in schedule.copies_between(turn)] for turn in turns] == [["copy.1"], ["copy.5"]]
-    copy = schedule.copies_between(first)[0]
+    assert [copy.name for copy in schedule.copies_in([first])] == ["copy.4", "copy.1"]
+    assert [[copy.name for copy in schedule.copies_in([turn])] for turn in turns] == [["copy.1"], ["copy.5"]]
+    copy = schedule.copies_in([first])[0]
     assert str(copy) == "%copy.4 = f32[2]{0} copy(%x), of the parameter `x`"
 
 

@@ -175,7 +175,10 @@ def texts():
     return {short: inspection.text(short=short) for short in (False, True)}
 
 
-@pytest.mark.parametrize("opcode", ["begin", "values-begin", "value-start", "start", "async", "values", "equation-done"])
+OPCODES = ["begin", "values-begin", "value-start", "start", "async", "values", "equation-done"]
+
+
+@pytest.mark.parametrize("opcode", OPCODES)
 def test_unknown_opcode(texts, opcode):
     text, line = changed(texts[True].replace("\n\n", "\n"), "values-start", opcode)
     error = refusal(text)
@@ -215,8 +218,9 @@ def test_start_used_twice(texts, short):
 
 def test_used_as_a_number(texts):
     text, _ = changed(texts[True], "equation(float32[3] %0, float32[3] %0)", "equation(float32[3] %0)")
-    used = "equation(((float32[3]), float32[3], float32[3]) %2)"
-    assert "is used as a number by `mul`" in str(refusal(text.replace("equation(float32[3] %0), primitive=\"mul\"", f'{used}, primitive="mul"')))
+    used = '(((float32[3]), float32[3], float32[3]) %2), primitive="mul"'
+    error = refusal(text.replace('(float32[3] %0), primitive="mul"', used))
+    assert "is used as a number by `mul`" in str(error)
 
 
 def test_returned(texts):
@@ -227,10 +231,10 @@ def test_returned(texts):
 def test_another_computation(texts):
     """A done is that of the operation which was started."""
     text, line = changed(texts[True].replace("\n\n", "\n"), ", source", ", schedule=false, source", "-done")
-    error = refusal(re.sub(r'results=\{"float32\[3\]"\}, source', "", text))
-    assert PLACE.search(str(error))
-    other = "%values.1 {\n  %a = float32[3] parameter(0)\n  ROOT %b = float32[3] values(float32[3] %a), schedule=false\n}\n\nENTRY"
-    text = texts[False].replace("ENTRY", other)
+    assert f"is done at line {line}, column 3 as one of" in str(refusal(text))
+    (computation,) = re.findall(r"%values.0 \{[^}]*\}", texts[False])
+    other = computation.replace("values.0", "values.1").replace("%operand0)", "%operand0), schedule=false")
+    text = texts[False].replace("ENTRY", f"{other}\n\nENTRY")
     text, line = changed(text.replace("\n\n", "\n"), "calls=%values.0", "calls=%values.1", "-done")
     error = refusal(text)
     assert isinstance(error, fx.FutureError) and f"is done at line {line}, column 3 as one of" in str(error)
@@ -254,16 +258,28 @@ def test_reference_that_is_written():
     assert not isinstance(error, TextError) and "between the start of `copy` at line" in str(error)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "HloModule", "HloModule, copies={}, between={}", "x", "%", "HloModule, copies={}, between={}\nENTRY %main {"]
-)
+EMPTY = "HloModule, copies={}, between={}"
+ENTRY = f"{EMPTY}\n\nENTRY %main {{\n  "
+NO_PROGRAMS = {
+    **{text: text for text in ("", "x", "%", "HloModule", EMPTY, ENTRY)},
+    "nested data": "HloModule, copies=" + "{" * 5000,
+    "nested types": f"{ENTRY}%0 = {'(' * 5000}",
+    "JSON": "HloModule, copies=" + "[" * 100_000,
+    "other copies": f"{ENTRY}ROOT tuple()\n}}\n".replace("copies={}", 'copies={{"x"}}'),
+    "other operations": f"{ENTRY}ROOT tuple()\n}}\n".replace("between={}", "between={null}"),
+    "text behind it": f"{ENTRY}ROOT tuple()\n}}\nx",
+    "no tuple": f"{ENTRY}ROOT %results = () values()\n}}\n",
+}
+
+
+@pytest.mark.parametrize("text", NO_PROGRAMS.values(), ids=map(repr, NO_PROGRAMS))
 def test_no_program(text):
     error = refusal(text)
     assert isinstance(error, TextError) and error.lineno >= 1 and error.colno >= 1
 
 
 def test_smallest_program():
-    text = "HloModule, copies={}, between={}\n\nENTRY %main {\n  ROOT tuple()\n}\n"
+    text = f"{ENTRY}ROOT tuple()\n}}\n"
     assert parse(text).text() == text and str(parse(text)) == "no asynchronous operations"
 
 
@@ -295,15 +311,20 @@ def random_inspections(count: int, seed: int, compiles: bool) -> Iterator[Inspec
             yield _inspect((program if hasattr(program, "trace") else fx.jit(program)).trace(*args).jaxpr, "")
 
 
+PART = re.compile(r".*-(?:start|update|done)\(.*")
+OPERAND = re.compile(r"(?<=[(,] )?[\w\[\],]+ %\d+(?=[,)])|\(\(.*?\) %\d+(?=[,)])")
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|%?[\w.\-]+|[^\w\s]')
 CHARACTERS = '%(){}[],="-x0 \n\\é'
 
 
 def damage(text: str, chance: random.Random) -> str:
     """The text with one thing deleted, doubled, exchanged, or replaced."""
-    tokens, lines = [*TOKEN.finditer(text)], text.split("\n")
-    at, line, (one, other) = chance.randrange(len(text)), chance.randrange(len(lines)), chance.choices(tokens, k=2)
-    drawn = chance.randrange(10)
+    parts = [found.span() for found in PART.finditer(text)]
+    low, high = chance.choice(parts) if parts and chance.random() < 0.5 else (0, len(text))
+    at, tokens, lines = chance.randrange(low, high), [*TOKEN.finditer(text)], text.split("\n")
+    line, other = text.count("\n", 0, at), chance.choice(tokens)
+    one = chance.choice([token for token in tokens if low <= token.start() < high])
+    drawn = chance.randrange(13)
     if drawn == 0:
         return text[:at] + text[at + chance.choice((1, 1, 5, 40)) :]
     if drawn == 1:
@@ -320,6 +341,14 @@ def damage(text: str, chance: random.Random) -> str:
         return "\n".join([*lines[:line], *lines[line + 1 :]])
     if drawn == 8:
         return "\n".join([*lines[: line + 1], *lines[line:]])
+    if drawn == 9:  # a second user
+        again = re.sub(r"%(\d+)(?=.*=)", r"%9\1", lines[line].replace("ROOT", ""), count=1)
+        return "\n".join([*lines[: line + 1], again, *lines[line + 1 :]])
+    if drawn in (10, 11):  # another user
+        operands = [*OPERAND.finditer(text)] or tokens
+        one = chance.choice([operand for operand in operands if low <= operand.start() < high] or operands)
+        other = chance.choice(operands)
+        return text[: one.start()] + other.group() + text[one.end() :]
     to = chance.randrange(len(lines))
     lines[line], lines[to] = lines[to], lines[line]
     return "\n".join(lines)
@@ -342,7 +371,7 @@ def check_damage(text: str, short: bool, chance: random.Random) -> str:
         line, column = map(int, PLACE.search(str(error)).groups())
         assert 1 <= line <= damaged.count("\n") + 1 and column >= 1, error
         return type(error).__name__
-    assert "".join(again.text(short=short).split()) == "".join(damaged.split()), damaged
+    assert "".join(again.text(short=short).split()) == "".join(damaged.replace("\\/", "/").split()), damaged
     return "same" if "".join(text.split()) == "".join(damaged.split()) else "another"
 
 
