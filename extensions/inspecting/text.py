@@ -206,11 +206,12 @@ _IN_COMMON: dict[str, Any] = {
 }
 _OPERATIONS: dict[str, type[Operation]] = {"values": Kept, "collective": Exchanged, "callback": HostStartOp}
 _OPCODES = {operation.kind: opcode for opcode, operation in _OPERATIONS.items()}
-_MODULE = {"copies": ((str,),), "between": (object,)}
+_RESULTS: dict[str, Any] = {"results": (str,)}
+_MODULE: dict[str, Any] = {"copies": ((str,),), "between": (object,)}
 
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("into_reference", "has_replicas", "of_derivative", "is_received", "partial"), False),
-    **dict.fromkeys(("results", "lanes", "same_along", "placements", "newly_manual_axes"), ()),
+    **dict.fromkeys(("lanes", "same_along", "placements", "newly_manual_axes"), ()),
     **{"schedule": True, "receivers": None, "host_function": None},
 }
 """Attributes that are left out if they are this."""
@@ -218,7 +219,7 @@ _DEFAULTS: dict[str, Any] = {
 
 def _in_common(opcode: str) -> dict[str, Any]:
     """The attributes of the computation of an operation."""
-    return {"results": (str,), **{name: _IN_COMMON[name] for name in _OPERATIONS[opcode].in_common}}
+    return {name: _IN_COMMON[name] for name in _OPERATIONS[opcode].in_common}
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -290,20 +291,17 @@ class _Translation:
         if (known := self._blocks.get((jaxpr, tickets))) is not None:
             return known
         inner, around = jaxpr.jaxpr, self._block
-        block = self._block = Block(
-            f"%{re.sub(r'[^A-Za-z0-9_]', '_', name)}.{len(self._blocks)}" if self._blocks else "%main"
-        )
+        name = f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}.{len(self._blocks)}" if self._blocks else name
+        block = self._block = Block(f"%{name}")
         self._blocks[jaxpr, tickets] = block
         block.invars = [self._value(var.aval, flag) for var, flag in zip(inner.invars, tickets, strict=True)]
         block.constants = [self._value(var.aval) for var in inner.constvars]
         known_values = dict(zip([*inner.invars, *inner.constvars], [*block.invars, *block.constants], strict=True))
 
         def read(atom: Any) -> Value:
-            return (
-                Value(_quoted(str(_jax.plain_number(atom.val))), str(atom.aval))
-                if hasattr(atom, "val")
-                else known_values[atom]
-            )
+            if hasattr(atom, "val"):
+                return Value(_quoted(str(_jax.plain_number(atom.val))), str(atom.aval))
+            return known_values[atom]
 
         for eqn in inner.eqns:
             known_values.update(zip(eqn.outvars, self._apply(eqn, [*map(read, eqn.invars)]), strict=True))
@@ -335,10 +333,8 @@ class _Translation:
         if (part := _PARTS.get(primitive)) is not None:
             return self._add(part, eqn, operands, avals, **_own(part, params["operation"], params.get("partial")))
         block = self.block
-        holds = (is_asynchronous(eqn) or any(value.may_be_ticket for value in operands)) and (
-            any(_jax.jaxprs_in(params)) or find_holder(primitive) is not None
-        )
-        if not holds:
+        is_looked_into = is_asynchronous(eqn) or any(value.may_be_ticket for value in operands)
+        if not is_looked_into or not (any(_jax.jaxprs_in(params)) or find_holder(primitive) is not None):
             name = params["site"].effect.name if primitive is effect_p else primitive.name
             return self._add("equation", eqn, operands, avals, primitive=name)
         if primitive is _jax.cond_p:
@@ -420,7 +416,7 @@ def _line(eqn: Instruction, called: dict[Any, str], short: bool) -> str:
     if (computation := eqn.computation) is not None:
         kind = _OPCODES[computation.kind]
         if short:
-            table = _in_common(kind) | table
+            table = _RESULTS | _in_common(kind) | table
             values |= {"results": computation.results, **dict(computation.attributes)}
         else:
             values["calls"], table, kind = called[_taken(eqn), computation], {"calls": None} | table, "async"
@@ -436,7 +432,7 @@ def _written_computation(name: str, taken: Sequence[str], computation: Computati
     opcode, operands = _OPCODES[computation.kind], [Value(f"%operand{at}", x) for at, x in enumerate(taken)]
     lines = [f"{value.name} = {value.aval} parameter({at})" for at, value in enumerate(operands)]
     root = f"ROOT %results = {_one_or_tupled(computation.results)} {opcode}({', '.join(map(str, operands))})"
-    lines.append(root + _attributes(_in_common(opcode), {"results": (), **dict(computation.attributes)}))
+    lines.append(root + _attributes(_in_common(opcode), dict(computation.attributes)))
     return "\n  ".join([f"{name} {{", *lines]) + "\n}"
 
 
@@ -601,11 +597,11 @@ class Reader:
         self._expect("{")
         while not self._accept("ROOT"):
             self._instruction(block, values)
-        if self._accept("tuple("):
+        if is_block := self._accept("tuple("):
             block.outvars = self._list(lambda: self._operand(values), ")")
-        found = self._blocks[name] = block if self._text[self._at - 1] == ")" else self._computation(block, values)
+        self._blocks[name] = block if is_block else self._computation(block, values)
         self._expect("}")
-        return found
+        return self._blocks[name]
 
     def _operand(self, values: dict[str, Value]) -> Value:
         at, type_ = self._skip(), self.type()
@@ -625,7 +621,6 @@ class Reader:
         if self._list(lambda: self._operand(values), ")") != [*block.invars] or block.eqns or block.constants:
             self.fail("the computation of an operation is one instruction of all parameters, in order", at=at)
         elements, attributes = _elements(type_), self._attributes(_in_common(opcode))
-        del attributes["results"]
         computation = (type_,) if elements is None else elements, tuple(attributes.items())
         return _avals(block.invars), Computation(_OPERATIONS[opcode].kind, *computation)
 
@@ -646,16 +641,11 @@ class Reader:
         at, opcode = self._skip(), self._take(_WORD, "an opcode")
         self._expect("(")
         if opcode in ("parameter", "constant"):
-            told = self._datum() if opcode == "parameter" else len(block.invars)
-            if (
-                len(results) != 1
-                or block.eqns
-                or told != len(block.invars)
-                or (opcode == "parameter" and block.constants)
-            ):
+            kept, later = (block.invars, block.constants) if opcode == "parameter" else (block.constants, [])
+            if len(results) != 1 or later or block.eqns or (opcode == "parameter" and self._datum() != len(kept)):
                 self.fail("parameters, in order, and then constants are ahead of all else, with a result each", at=at)
             self._expect(")")
-            (block.invars if opcode == "parameter" else block.constants).extend(results)
+            kept.extend(results)
         else:
             operands = self._list(lambda: self._operand(values), ")")
             kind, _, part = opcode.rpartition("-")
@@ -666,13 +656,13 @@ class Reader:
             computation = self._computation_of(kind, eqn, at) if is_part else None
             params = self._attributes({**_ATTRIBUTES[part], "source": str})
             source = params.pop("source")
-            if self._at_places:
-                source = "line {}, column {}".format(*eqn.place)
-                params |= {"where": source} if part == "start" else {}
-            elif part == "start":
+            if part == "start":
                 if len(params["where"]) != 3:
                     self.fail("`where` is a file, a line and a function", at=at)
                 params["where"] = Where(*params["where"])
+            if self._at_places:
+                source = "line {}, column {}".format(*eqn.place)
+                params |= {"where": source} if part == "start" else {}
             eqn = Instruction(part, results, operands, params, source, computation, eqn.place)
             if computation is not None:
                 self._check_types(eqn, computation, at)
@@ -683,7 +673,7 @@ class Reader:
         if not eqn.invars and eqn.opcode != "start":
             self.fail("an update and a done have the ticket as their operand", at=at)
         if kind != "async":
-            found = self._attributes(_in_common(kind))
+            found = self._attributes(_RESULTS | _in_common(kind))
             return Computation(_OPERATIONS[kind].kind, found.pop("results"), tuple(found.items()))
         self._expect(", calls=")
         at, called = self._skip(), self._known(self._blocks, "computation")
