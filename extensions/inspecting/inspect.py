@@ -279,8 +279,8 @@ class Inspection:
     def text(self, short: bool = False) -> str:
         """The whole program as text in the syntax of HLO, which `effects.asynchronous.parse` reads.
 
-        Each start has a type of operands, results and context, and each value has one user's line as its source. What
-        is in a function, a branch or a loop without operations is one instruction.
+        The type of what a start gives is that of its operands, its results and its context, and each instruction has
+        the user's line as its source. A function, a branch or a loop without operations in it is one instruction.
 
         Args:
             short: Whether each operation has an opcode of its own, as in `values-start`, in place of an `async-start`
@@ -288,8 +288,8 @@ class Inspection:
 
         Example:
             >>> import effects as fx, jax.numpy as jnp
-            >>> text = fx.inspect(lambda x: fx.async_done(fx.async_start(jnp.sin, x)))(1.0).text(short=True)
-            >>> "((float32[]), float32[], float32[3]) values-start(float32[] %1)" in text
+            >>> inspection = fx.inspect(lambda x: fx.async_done(fx.async_start(jnp.sin, x)))(jnp.ones(2))
+            >>> "((float32[2]), float32[2], float32[3]) values-start(float32[2] %1)" in inspection.text(short=True)
             True
         """
         between = (operation.copies for operation in self.operations)
@@ -335,10 +335,11 @@ def parse(text: str) -> Inspection:
         >>> inspection = fx.inspect(lambda x: fx.async_done(fx.async_start(jnp.sin, x)))(1.0)
         >>> fx.asynchronous.parse(inspection.text()) == inspection
         True
-        >>> fx.asynchronous.parse(inspection.text(short=True).replace("values-start", "value-start"))
-        Traceback (most recent call last):
-        ...
-        effects.asynchronous.TextError: ...
+        >>> try:
+        ...     fx.asynchronous.parse(inspection.text(short=True).replace("values-done", "value-done"))
+        ... except fx.asynchronous.TextError as error:
+        ...     print(error.lineno, error.colno)
+        7 18
     """
     Reader(text, at_places=True).program()
     entry, copies, between = Reader(text).program()

@@ -61,6 +61,9 @@ class TextError(ValueError):
         return TextError, (str(self), self.lineno, self.colno)
 
 
+TextError.__module__ = "effects.asynchronous"
+
+
 # Programs
 
 
@@ -381,7 +384,7 @@ def written(entry: Block, short: bool, copies: Any, between: Any) -> str:
     blocks = [_written(block, called, short) for block in order]
     computations = [_written_computation(name, *of) for of, name in called.items() if of[0] is not None]
     header = "HloModule" + _attributes(_MODULE, {"copies": copies, "between": between})
-    return "\n\n".join([header, *computations, *blocks[:-1], f"ENTRY {blocks[-1]}"]) + "\n"
+    return "\n\n".join([header, *computations, *blocks[:-1], f"ENTRY {blocks[-1]}"])
 
 
 def _post_order(block: Block, known: set[Block]) -> Iterator[Block]:

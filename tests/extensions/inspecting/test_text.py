@@ -279,7 +279,7 @@ def test_no_program(text):
 
 
 def test_smallest_program():
-    text = f"{ENTRY}ROOT tuple()\n}}\n"
+    text = f"{ENTRY}ROOT tuple()\n}}"
     assert parse(text).text() == text and str(parse(text)) == "no asynchronous operations"
 
 
