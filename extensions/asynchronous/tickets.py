@@ -1,8 +1,9 @@
 """What becomes of tickets: an abstract run of a program, in which futures are the values.
 
 The run goes through loops, branches and calls, and notes each equation that it comes to as a step, and each operation
-with the steps that start, update and end it. It refuses a future that is not used up once, and a reference that is used
-while an operation is in flight that will write to it. `fx.inspect` reads its notes.
+with the steps that start, update and end it. It refuses a future that is not used up once, or as one of another
+operation, and a reference that is used while an operation is in flight that will write to it. `fx.inspect` reads its
+notes.
 
 - A call is run with the futures that it takes. A function that takes and gives none is run once, however often it is
   called.
@@ -353,10 +354,10 @@ class Run:
         return [written or None] * len(eqn.outvars)
 
     def _check_operation(self, future: FutureValue, operation: Operation, how: str) -> None:
-        for started in {flight.operation.computation: None for flight in future.flights}:
-            if started != operation.computation:
-                shown = {"ended": how, "at": operation.where, "was": started, "ends": operation.computation}
-                raise future_error(MSG_OTHER_OPERATION, future, **shown)
+        ends = operation.computation
+        for was in (flight.operation.computation for flight in future.flights):
+            if was != ends:
+                raise future_error(MSG_OTHER_OPERATION, future, ended=how, at=operation.where, was=was, ends=ends)
 
     @property
     def _region(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.primitive import effect_p
-from effects._model.site import Where
+from effects._model.site import Site, Where
 from effects.extensions.asynchronous.operation import (
     TICKET_LENGTH,
     Computation,
@@ -192,7 +192,7 @@ _PARTS = {async_start_p: "start", async_update_p: "update", async_done_p: "done"
 
 _OF_EACH: dict[str, Any] = {"lanes": (int,), "of_derivative": bool}
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
-    "equation": {"primitive": str},
+    "equation": {"primitive": str, "params": (object,)},
     "call": {"primitive": str, "to_apply": (Block,), "newly_manual_axes": (str,)},
     "conditional": {"branches": (Block,)},
     "scan": {"jaxpr": Block, "num_consts": int, "num_carry": int},
@@ -214,7 +214,7 @@ _MODULE: dict[str, Any] = {"copies": ((str,),), "between": (object,)}
 
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("into_reference", "has_replicas", "of_derivative", "is_received", "partial"), False),
-    **dict.fromkeys(("lanes", "same_along", "placements", "newly_manual_axes"), ()),
+    **dict.fromkeys(("params", "lanes", "same_along", "placements", "newly_manual_axes"), ()),
     **{"schedule": True, "receivers": None, "host_function": None},
 }
 """Attributes that are left out if they are this."""
@@ -280,6 +280,17 @@ def _own(part: str, operation: Operation, partial: bool | None) -> dict[str, Any
     return {name: found[name] for name in _ATTRIBUTES[part]}
 
 
+def _data_of(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """The parameters of an equation that are data, but for those that say nothing. A site is what its content says."""
+    said = {name: value.content.title if isinstance(value, Site) else value for name, value in params.items()}
+    said |= {name: str(said[name]) for name in said if name == "attributes"}  # of a custom call
+    return tuple((name, x) for name, x in said.items() if _is_data(x) and x is not None and x is not False and x != ())
+
+
+def _is_data(value: Any) -> bool:
+    return all(map(_is_data, value)) if type(value) is tuple else value is None or type(value) in (bool, int, str)
+
+
 class _Translation:
     """The blocks of a jaxpr. Bodies are blocks of their own where an operation or a ticket comes into them."""
 
@@ -339,7 +350,7 @@ class _Translation:
         is_looked_into = is_asynchronous(eqn) or any(value.may_be_ticket for value in operands)
         if not is_looked_into or not (any(_jax.jaxprs_in(params)) or find_holder(primitive) is not None):
             name = params["site"].effect.name if primitive is effect_p else primitive.name
-            return self._add("equation", eqn, operands, avals, primitive=name)
+            return self._add("equation", eqn, operands, avals, primitive=name, params=_data_of(params))
         if primitive is _jax.cond_p:
             branches = tuple(block("branch", branch, operands[1:]) for branch in params["branches"])
             return self._add("conditional", eqn, operands, avals, branches=branches)

@@ -217,6 +217,18 @@ def test_done_behind_the_loop_that_takes_it():
     assert "Go on with the future that came out of there." in message
 
 
+def test_done_as_another_operation():
+    def f(x):
+        future = fx.async_start(jnp.sin, x)  # start
+        other = fx.async_start(jnp.sin, x, schedule=False)
+        done(fx.Future(other.ticket, other.operation, other.structure))
+        return done(fx.Future(future.ticket, other.operation, future.structure))  # end
+
+    message = refusal(f)
+    assert "as one of async_start of float32[2] (schedule=False, " in message
+    assert "and was started as async_start of float32[2] (schedule=True, " in message
+
+
 def test_updated_after_done():
     def f(x):
         future = fx.async_start(jnp.sin, x)  # start

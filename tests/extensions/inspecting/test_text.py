@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 import effects as fx
 from effects.asynchronous import Inspection, TextError, parse
 from effects.extensions.inspecting.inspect import _inspect
+from tests.helpers import build_handlers
 from tests.oracle.cases import RandomDraw
 from tests.oracle.generator import Generator
 from tests.oracle.host import Host
@@ -148,6 +149,19 @@ def test_attributes_of_a_collective():
     text = fx.inspect(over_devices)(X).text(short=True)
     (line,) = (line for line in text.splitlines() if "collective-start" in line and "ppermute" in line)
     assert 'axes={"i"}, size=2, receivers={1, 0}' in line
+
+
+def test_attributes_of_a_custom_call():
+    """What is started is the call, with its target, its attributes and its aliases."""
+    fx.register_custom_call("text.fold", (build_handlers(), "fold"))
+    shape = jax.ShapeDtypeStruct((3,), "int32")
+    options = {"modulus": np.int64(7), "input_output_aliases": {0: 0}, "vmap_method": "broadcast_all"}
+    call = lambda x: fx.custom_call("text.fold", shape, x, **options)  # noqa: E731
+    inspection = fx.inspect(lambda x: fx.async_done(fx.async_start(call, x)))(np.arange(3, dtype=np.int32))
+    (line,) = (line for line in inspection.text().splitlines() if 'primitive="custom_call"' in line)
+    said = [f'{{"{name}", {value}}}' for name, value in (("site", '"text.fold"'), ("aliases", "{{0, 0}}"))]
+    assert all(each in line for each in said) and "'modulus': " in line
+    assert parse(inspection.text(short=True)) == inspection
 
 
 # Bad input
