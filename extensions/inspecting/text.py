@@ -418,11 +418,9 @@ def _called(blocks: Sequence[Block]) -> dict[Any, str]:
 
 
 def _written(block: Block, called: dict[Any, str], short: bool) -> str:
-    lines = [f"{value.name} = {value.aval} parameter({at})" for at, value in enumerate(block.invars)]
-    lines += [f"{value.name} = {value.aval} constant()" for value in block.constants]
+    lines = [f"{value.name} = {value.aval} constant()" for value in block.constants]
     lines += [_line(eqn, called, short) for eqn in block.eqns]
-    lines.append(f"ROOT tuple({', '.join(map(str, block.outvars))})")
-    return "\n  ".join([f"{block.name} {{", *lines]) + "\n}"
+    return _braced(block.name, block.invars, [*lines, f"ROOT tuple({', '.join(map(str, block.outvars))})"])
 
 
 def _line(eqn: Instruction, called: dict[Any, str], short: bool) -> str:
@@ -444,10 +442,13 @@ def _line(eqn: Instruction, called: dict[Any, str], short: bool) -> str:
 
 def _written_computation(name: str, taken: Sequence[str], computation: Computation) -> str:
     opcode, operands = _OPCODES[computation.kind], [Value(f"%operand{at}", x) for at, x in enumerate(taken)]
-    lines = [f"{value.name} = {value.aval} parameter({at})" for at, value in enumerate(operands)]
     root = f"ROOT %results = {_one_or_tupled(computation.results)} {opcode}({', '.join(map(str, operands))})"
-    lines.append(root + _attributes(_in_common(opcode), dict(computation.attributes)))
-    return "\n  ".join([f"{name} {{", *lines]) + "\n}"
+    return _braced(name, operands, [root + _attributes(_in_common(opcode), dict(computation.attributes))])
+
+
+def _braced(name: str, operands: Sequence[Value], lines: Sequence[str]) -> str:
+    parameters = (f"{value.name} = {value.aval} parameter({at})" for at, value in enumerate(operands))
+    return "\n  ".join([f"{name} {{", *parameters, *lines]) + "\n}"
 
 
 def _attributes(table: dict[str, Any], values: dict[str, Any]) -> str:
