@@ -262,6 +262,13 @@ def test_types_alias(texts, part):
     assert isinstance(error, TextError) and error.lineno in (line, line + 1)
 
 
+def test_operand_has_the_type_of_its_value(texts):
+    text, line = changed(texts[True].replace("\n\n", "\n"), "float32[3] %0, ", "float32[4] %0, ", '"mul"')
+    error = refusal(text)
+    assert isinstance(error, TextError) and error.lineno == line
+    assert "`%0` is of type float32[3], and not float32[4]" in str(error)
+
+
 def test_reference_that_is_written():
     """The source may be written, and the target not."""
     text = fx.inspect(between_references)(X).text()

@@ -128,7 +128,7 @@ SLIPS = (
         "if value.aval != type_:",
         "if False:",
         "An operand that is read may be of another type than its value.",
-        ("tests/extensions/inspecting/test_text.py::test_types_alias",),
+        ("tests/extensions/inspecting/test_text.py::test_operand_has_the_type_of_its_value",),
     ),
     Slip(
         "asynchronous.region_of_a_future",
