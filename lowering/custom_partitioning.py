@@ -7,6 +7,8 @@ a per-device region like the body of a `shard_map`. On one device, and in a `sha
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,25 +18,27 @@ from effects import _errors as errors
 from effects import _jax
 from effects._jax import patches
 from effects._model.registry import Effect, Order
+from effects.lowering.masks import call_lanes, needs_masks
 from effects.lowering.native_calls import calls_handlers
 from effects.lowering.passes import others
-from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, region_of
+from effects.lowering.shard_map import region_of
 from effects.lowering.summary import summarize
-from effects.lowering.thread import passes_of
-from effects.lowering.tokens import NO_MARKERS, TokenContext, Tokens, is_numbered, register_token_rule
+from effects.lowering.thread import checked_jaxpr
+from effects.lowering.tokens import TokenContext, Tokens, is_numbered, register_token_rule
 
-MSG_NOT_THREADED = (
+MSG_WITHOUT_TOKENS = (
     "Effect {effects} is in the `custom_partitioning` function `{function}`, in a program for several devices {place}. "
-    "JAX lowers what each device does after the program, without its effects, and XLA would end the process. {remedy}."
+    "XLA asks the function's partition rule when the program has been lowered, and no tokens come to what the rule "
+    "returns. {remedy}."
 )
 MSG_MORE_IN_RULE = (
-    "The partition rule of the `custom_partitioning` function `{function}` at {where} returned a function with {more}, "
-    "which `{function}` itself does not have. XLA asks the rule when the program is lowered, and its tokens are settled "
-    "by then. Have effects of the same kinds in both functions, or use `jax.shard_map`."
+    "The partition rule of the `custom_partitioning` function `{function}` returned a function with {more}, which "
+    "`{function}` itself does not have. XLA asks the rule when the program has been lowered, and which tokens it gets "
+    "is settled by then. Have effects of the same kinds in both functions, or use `jax.shard_map`."
 )
 MSG_RESULTS = (
-    "The partition rule of the `custom_partitioning` function `{function}` at {where} returned a function with {got} "
-    "results, and `{function}` has {expected}. The program goes on with those. Return equally many from both."
+    "The partition rule of the `custom_partitioning` function `{function}` returned a function with {got} results, and "
+    "`{function}` has {expected}. The program goes on with those. Return equally many from both."
 )
 
 _p = _jax.custom_partitioning_p
@@ -57,7 +61,22 @@ _jax.mlir.register_lowering(keep_p, _lower_keep)
 def _showing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
     def rule(*avals: Any, call: Any, **params: Any) -> Any:
         outs, effects = abstract_eval(*avals, call=call, **params)
-        return outs, {*effects, *(effect for effect in call.effects if isinstance(effect, (Effect, Order)))}
+        shown = (isinstance(effect, (Effect, Order)) or _jax.is_callback_effect(effect) for effect in call.effects)
+        return outs, {*effects, *itertools.compress(call.effects, shown)}
+
+    return rule
+
+
+@patches.implements("vmap of custom_partitioning")
+def _batch(_: None) -> Callable[..., Any]:
+    def rule(axis_data: Any, args: Any, dims: Any, *, call: Any, **params: Any) -> Any:
+        if any(dim is not None for dim in dims):
+            raise NotImplementedError("Batching rule for 'custom_partitioning' not implemented")
+        bind = functools.partial(_p.bind, call=call, **params)
+        if needs_masks(call) and not _jax.is_axis_of_tangents(axis_data):
+            return call_lanes(axis_data, args, dims, body=jax.make_jaxpr(bind)(*args))
+        outs = bind(*args)
+        return outs, [None] * len(outs)
 
     return rule
 
@@ -66,12 +85,13 @@ def _showing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
 def _lowering_what_has_tokens(lower: Callable[..., Any]) -> Callable[..., Any]:
     def rule(ctx: Any, *values: Any, call: Any, partition: Any, **params: Any) -> Any:
         if _jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx):
-            if hidden := summarize(call).all_effects:
-                raise _refused(call, hidden, "that `fx.jit` has not made", "Write `fx.jit` in place of `jax.jit`")
+            if effects := summarize(call).all_effects:
+                raise _refused(call, effects, "that `fx.jit` has not made", "Write `fx.jit` in place of `jax.jit`")
             if not isinstance(partition, _Partition):
-                partition = _WithoutEffects(call, partition)
+                partition = _without_effects(call, partition)
             elif not calls_handlers(ctx):
-                raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
+                place, remedy = "without native handlers", "Use CPUs, or CUDA with its driver, and the setting `native`"
+                raise _refused(partition.call, partition.ctx.effects, place, remedy)
         return lower(ctx, *values, call=call, partition=partition, **params)
 
     return rule
@@ -124,8 +144,7 @@ class _Partition:
     """The user's partition rule in a call that takes tokens and gives them back."""
 
     def __init__(self, ctx: TokenContext, keys: Sequence[str], call: Any, partition: Any):
-        self._ctx = ctx._replace(edges=NO_MARKERS, outer_token=None)
-        self._keys, self._call, self._partition = keys, call, partition
+        self.ctx, self.call, self._keys, self._partition = ctx, call, keys, partition
         self.kept: list[Any] = []
         """What lowering what the rule returns keeps for the program. The program keeps the rule."""
 
@@ -137,53 +156,50 @@ class _Partition:
         whole = (_jax.on_each_device(),) * len(self._keys)
 
         def lower(tokens: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-            with others().tracing():
-                jaxpr = jax.make_jaxpr(function)(*args)
-            jaxpr = self._checked(others().take_over(jaxpr))
-            by_key = dict(zip(self._keys, [keep_p.bind(tokens[0], rule=self), *tokens[1:]], strict=True))
-            with _jax.inside_region(mesh, mesh.axis_names, False):
-                region = region_of(self._ctx, by_key, jaxpr, mesh, mesh.axis_names, check_vma=False, counts=True)
-                return list(region(*by_key.values(), *jax.tree.leaves(args)))
+            with others().tracing(), _jax.inside_region(mesh, mesh.axis_names, False):
+                jaxpr = checked_jaxpr(jax.make_jaxpr(function)(*args))
+                self._check(jaxpr)
+                flat = jax.tree.leaves(args)
+                if not summarize(jaxpr).effects:
+                    return [*tokens, *_jax.evaluate(jaxpr, flat)]
+                by_key = dict(zip(self._keys, [keep_p.bind(tokens[0], rule=self), *tokens[1:]], strict=True))
+                region = region_of(self.ctx, by_key, jaxpr, mesh, mesh.axis_names, check_vma=False, counts=True)
+                return list(region(*by_key.values(), *flat))
 
         return mesh, lower, (whole, of_results), (whole, of_args)
 
-    def _checked(self, jaxpr: Any) -> Any:
-        own, around = summarize(jaxpr), summarize(self._call)
-        shown = {"function": _jax.function_of(self._call), "where": self._ctx.where}
-        if (got := len(jaxpr.out_avals)) != (expected := len(self._call.out_avals)):
-            raise ValueError(MSG_RESULTS.format(got=got, expected=expected, **shown))
+    def _check(self, jaxpr: Any) -> None:
+        own, around, function = summarize(jaxpr), summarize(self.call), _jax.function_of(self.call)
+        if (got := len(jaxpr.out_avals)) != (expected := len(self.call.out_avals)):
+            raise ValueError(MSG_RESULTS.format(function=function, got=got, expected=expected))
         more = sorted(f"the effect `{effect}`" for effect in own.all_effects - around.all_effects)
         more += ["a callback"] if own.has_callbacks > around.has_callbacks else []
         more += ["a callback whose results it waits for"] if own.awaits_results > around.awaits_results else []
-        more += ["a custom call"] if {s.effect for s in own.handlers} - {s.effect for s in around.handlers} else []
+        more += ["a custom call"] if bool(own.handlers) > bool(around.handlers) else []
         if more:
-            raise errors.MissingTokenRule(MSG_MORE_IN_RULE.format(more=" and ".join(more), **shown))
-        for passes in passes_of(own.effects):
-            passes.check(jaxpr)
-        return jaxpr
+            raise errors.MissingTokenRule(MSG_MORE_IN_RULE.format(function=function, more=" and ".join(more)))
 
 
-class _WithoutEffects:
+def _without_effects(call: Any, partition: Any) -> Callable[..., Any]:
     """The user's partition rule in a call without effects, where what the rule returns may have none either."""
 
-    def __init__(self, call: Any, partition: Any):
-        self._call, self._partition = call, partition
-
-    def __call__(self, *given: Any) -> Any:
-        mesh, function, *shardings = self._partition(*given)
-        jitted = jax.jit(function)
+    def checked(*given: Any) -> Any:
+        mesh, function, *shardings = partition(*given)
+        jitted = jax.jit(function, inline=True)
 
         def lower(*args: Any) -> Any:
             jaxpr = jitted.trace(*args).jaxpr
-            if _jax.has_callbacks_of_jax(jaxpr) or summarize(jaxpr).all_effects:
-                names = summarize(jaxpr).all_effects or jaxpr.effects
+            if effects := [*summarize(jaxpr).all_effects, *filter(_jax.is_callback_effect, jaxpr.effects)]:
                 remedy = "Have the same effect in the function itself and use `fx.jit`, or use `jax.shard_map`"
-                raise _refused(self._call, names, "whose tokens do not come to it", remedy)
+                raise _refused(call, effects, "to which the function itself gives no such effect", remedy)
             return jitted(*args)
 
         return mesh, lower, *shardings
 
+    return checked
+
 
 def _refused(call: Any, effects: Any, place: str, remedy: str) -> Exception:
     names = ", ".join(sorted(f"`{effect}`" for effect in effects))
-    return _jax.Refused(MSG_NOT_THREADED.format(effects=names, function=_jax.function_of(call), place=place, remedy=remedy))
+    shown = {"effects": names, "function": _jax.function_of(call), "place": place, "remedy": remedy}
+    return _jax.Refused(MSG_WITHOUT_TOKENS.format(**shown))

@@ -134,7 +134,7 @@ def _shard_map_token_rule(
     check_vma: bool,
     newly_manual_axes: Any,
 ) -> tuple[Tokens, list[Any]]:
-    own_axes, replica_axes = _jax.region_axes(mesh, newly_manual_axes)
+    replica_axes = _jax.region_axes(mesh, newly_manual_axes)[1]
     is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # each device counts already
     counts = not is_inside_whole and not (replica_axes and _is_inside_others(jaxpr, check_vma))
     if refused := _refusal(jaxpr, counts, bool(replica_axes)):
