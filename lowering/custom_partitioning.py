@@ -27,9 +27,9 @@ from effects.lowering.thread import checked_jaxpr
 from effects.lowering.tokens import TokenContext, Tokens, is_numbered, register_token_rule
 
 MSG_WITHOUT_TOKENS = (
-    "Effect {effects} is in the `custom_partitioning` function `{function}`, in a program for several devices {place}. "
-    "XLA asks the function's partition rule when the program has been lowered, and no tokens come to what the rule "
-    "returns. {remedy}."
+    "Effect {effects} is in the `custom_partitioning` function `{function}`, or in what its partition rule returned, in "
+    "a program for several devices{place}. XLA asks the rule when the program has been lowered, and what it returns "
+    "gets no tokens there. {remedy}."
 )
 MSG_MORE_IN_RULE = (
     "The partition rule of the `custom_partitioning` function `{function}` returned a function with {more}, which "
@@ -86,11 +86,14 @@ def _lowering_what_has_tokens(lower: Callable[..., Any]) -> Callable[..., Any]:
     def rule(ctx: Any, *values: Any, call: Any, partition: Any, **params: Any) -> Any:
         if _jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx):
             if effects := summarize(call).all_effects:
-                raise _refused(call, effects, "that `fx.jit` has not made", "Write `fx.jit` in place of `jax.jit`")
+                raise _refused(call, effects, " that `fx.jit` has not made", "Write `fx.jit` in place of `jax.jit`")
             if not isinstance(partition, _Partition):
                 partition = _without_effects(call, partition)
             elif not calls_handlers(ctx):
-                place, remedy = "without native handlers", "Use CPUs, or CUDA with its driver, and the setting `native`"
+                place, remedy = (
+                    " without native handlers",
+                    "Use CPUs, or CUDA with its driver, and the setting `native`",
+                )
                 raise _refused(partition.call, partition.ctx.effects, place, remedy)
         return lower(ctx, *values, call=call, partition=partition, **params)
 
@@ -112,7 +115,7 @@ def _custom_partitioning_token_rule(
     **params: Any,
 ) -> tuple[Tokens, list[Any]]:
     if _jax.is_in_region_over_some_axes():
-        place = "that are replicas of each other in a `jax.shard_map` over some axes of its mesh"
+        place = " that are replicas of each other in a `jax.shard_map` over some axes of its mesh"
         raise _refused(call, ctx.effects, place, "Name all axes in its `axis_names`, or move the effect out")
     keys = sorted(tokens, key=lambda key: not is_numbered(key))
     count = len(keys)
@@ -190,8 +193,8 @@ def _without_effects(call: Any, partition: Any) -> Callable[..., Any]:
         def lower(*args: Any) -> Any:
             jaxpr = jitted.trace(*args).jaxpr
             if effects := [*summarize(jaxpr).all_effects, *filter(_jax.is_callback_effect, jaxpr.effects)]:
-                remedy = "Have the same effect in the function itself and use `fx.jit`, or use `jax.shard_map`"
-                raise _refused(call, effects, "to which the function itself gives no such effect", remedy)
+                remedy = "Use `fx.jit`, with the same effects in both functions, or use `jax.shard_map`"
+                raise _refused(call, effects, "", remedy)
             return jitted(*args)
 
         return mesh, lower, *shardings
