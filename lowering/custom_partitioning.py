@@ -27,8 +27,8 @@ from effects.lowering.thread import checked_jaxpr
 from effects.lowering.tokens import TokenContext, Tokens, is_numbered, register_token_rule
 
 MSG_WITHOUT_TOKENS = (
-    "Effect {effects} is in the `custom_partitioning` function `{function}`, or in what its partition rule returned, in "
-    "a program for several devices{place}. XLA asks the rule when the program has been lowered, and what it returns "
+    "Effect {effects} is in the `custom_partitioning` function `{function}`, or in what its partition rule returned, "
+    "in a program for several devices{place}. XLA asks the rule when the program has been lowered, and what it returns "
     "gets no tokens there. {remedy}."
 )
 MSG_MORE_IN_RULE = (

@@ -39,7 +39,7 @@ def sharding_rule_with_tokens(rule: Any, count: int) -> Any:
             (*tokens, *own.operand_mappings),
             (*tokens, *own.result_mappings),
             reduction_factors=own.reduction_factors,
-            need_replication_factors=(*own.need_replication_factors, *names),
+            need_replication_factors=(*names, *own.need_replication_factors),  # in the order in which they come
             permutation_factors=own.permutation_factors,
             **own.factor_sizes,
         )
