@@ -43,7 +43,6 @@ MSG_RESULTS = (
 
 _p = _jax.custom_partitioning_p
 
-
 keep_p: _jax.Primitive = _jax.Primitive("keep")
 """token -> token. What is lowered beside it is kept with the program that has the rule: JAX keeps nothing of it."""
 keep_p.def_abstract_eval(lambda token, rule: token)
@@ -90,11 +89,8 @@ def _lowering_what_has_tokens(lower: Callable[..., Any]) -> Callable[..., Any]:
             if not isinstance(partition, _Partition):
                 partition = _without_effects(call, partition)
             elif not calls_handlers(ctx):
-                place, remedy = (
-                    " without native handlers",
-                    "Use CPUs, or CUDA with its driver, and the setting `native`",
-                )
-                raise _refused(partition.call, partition.ctx.effects, place, remedy)
+                remedy = "Use CPUs, or CUDA with its driver, and the setting `native`"
+                raise _refused(partition.call, partition.ctx.effects, " without native handlers", remedy)
         return lower(ctx, *values, call=call, partition=partition, **params)
 
     return rule
