@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from jax.experimental.custom_partitioning import ArrayMapping, SdyShardingRule, 
 from jax.sharding import AxisType
 
 import effects as fx
-from tests.helpers import run_python
+from tests.helpers import let_go, run_python
 
 P = jax.P
 X = np.arange(64.0, dtype=np.float32).reshape(8, 8)
@@ -256,6 +257,27 @@ def test_callbacks_return_to_their_shard():
         assert lines[4:] == [f"got {total}" for total in sums]
         np.testing.assert_array_equal(y, X + np.repeat(sums, 2)[:, None])
         gc.collect()
+
+
+def test_nothing_is_kept_of_programs_that_are_gone():
+    """What is lowered for a shard lives as long as its program, and no longer."""
+
+    def run():
+        class Kept:
+            def __call__(self, x):
+                pass
+
+        kept = Kept()
+
+        def function(x):
+            fx.callback(kept, None, x)
+            return x
+
+        assert len(lines_of(partitioned(function), sharded(P("d")))[0]) == 4
+        return weakref.ref(kept)
+
+    kept = run()
+    let_go(lambda: kept() is not None)
 
 
 def test_order_domains():
