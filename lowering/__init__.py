@@ -9,6 +9,7 @@ def _my_primitive(extra, *args, body, **params):
 
 from effects.lowering import batching as batching
 from effects.lowering import control_flow as control_flow
+from effects.lowering import custom_partitioning as custom_partitioning
 from effects.lowering import derivatives as derivatives
 from effects.lowering import effect as effect
 from effects.lowering import shard_map as shard_map

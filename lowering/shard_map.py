@@ -13,7 +13,7 @@ behalf of its group.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -134,7 +134,7 @@ def _shard_map_token_rule(
     check_vma: bool,
     newly_manual_axes: Any,
 ) -> tuple[Tokens, list[Any]]:
-    own_axes, replica_axes = _jax.region_axes(mesh, newly_manual_axes)
+    replica_axes = _jax.region_axes(mesh, newly_manual_axes)[1]
     is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # each device counts already
     counts = not is_inside_whole and not (replica_axes and _is_inside_others(jaxpr, check_vma))
     if refused := _refusal(jaxpr, counts, bool(replica_axes)):
@@ -147,6 +147,36 @@ def _shard_map_token_rule(
         first, (names, where) = next(iter(tokens)), _described(ctx, jaxpr)
         tokens = {**tokens, first: check_mesh_p.bind(tokens[first], mesh=mesh, names=names, where=where)}
     keys = sorted(tokens, key=lambda key: not is_numbered(key))
+    region = region_of(ctx, {key: tokens[key] for key in keys}, jaxpr, mesh, newly_manual_axes, check_vma, counts)
+    everywhere = (PartitionSpec(),) * len(keys)
+    outs = jax.shard_map(
+        region,
+        mesh=mesh,
+        in_specs=(*everywhere, *in_specs),
+        out_specs=(*everywhere, *out_specs),
+        axis_names=newly_manual_axes,
+        check_vma=check_vma,
+    )(*(tokens[key] for key in keys), *args)
+    return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
+
+
+def region_of(
+    ctx: TokenContext, tokens: Tokens, jaxpr: Any, mesh: Any, newly_manual_axes: Any, check_vma: bool, counts: bool
+) -> Callable[..., tuple[Any, ...]]:
+    """What each device does: a function of (*tokens, *args) that returns (*tokens, *results).
+
+    Args:
+        ctx: The context of the equation that the region is made from.
+        tokens: Tokens around the region, those that count first.
+        jaxpr: The region's body.
+        mesh: The devices.
+        newly_manual_axes: The axes that the region is over.
+        check_vma: Whether types say what differs between devices.
+        counts: Whether devices count for themselves from here on, unless they do already.
+    """
+    own_axes, replica_axes = _jax.region_axes(mesh, newly_manual_axes)
+    is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]
+    keys = list(tokens)
     ordered = sum(map(is_numbered, keys))
     # In a region inside one that counts, each device goes on with its own count.
     is_nested_region = any(_jax.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
@@ -208,16 +238,7 @@ def _shard_map_token_rule(
             tokens = merge_replicas_p.bind(*tokens, *around)
         return (*tokens, *(after(tokens, outs) if may_diverge else outs))  # XLA may gather them
 
-    everywhere = (PartitionSpec(),) * len(keys)
-    outs = jax.shard_map(
-        region,
-        mesh=mesh,
-        in_specs=(*everywhere, *in_specs),
-        out_specs=(*everywhere, *out_specs),
-        axis_names=newly_manual_axes,
-        check_vma=check_vma,
-    )(*(tokens[key] for key in keys), *args)
-    return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
+    return region
 
 
 @register_mask_rule(_jax.shard_map_p)

@@ -88,6 +88,15 @@ def passes_of(effects: Iterable[Effect]) -> list[Passes]:
     return [_passes[effect] for effect in effects if effect in _passes]
 
 
+def checked_jaxpr(jaxpr: Any) -> Any:
+    """A jaxpr that was traced, with constants. Its effects are all ours, and futures and references are used as they
+    may be."""
+    jaxpr = others().take_over(_jax.closed_jaxpr(jaxpr))
+    for passes in passes_of(summarize(jaxpr).effects):
+        passes.check(jaxpr)
+    return jaxpr
+
+
 def last_record_closes(jaxpr: Any) -> bool:
     """Whether a program's last record can say that it is the last. Its token must be the only one, and it must stand in
     the outermost jaxpr, or in a region there in which no devices are replicas of each other."""

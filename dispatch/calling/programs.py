@@ -24,7 +24,7 @@ from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.passes import others
 from effects.lowering.summary import Summary, summarize
-from effects.lowering.thread import last_record_closes, passes_of, thread_tokens
+from effects.lowering.thread import checked_jaxpr, last_record_closes, thread_tokens
 from effects.lowering.tokens import TOKEN_NAME, BoundaryMarkers, close_p, gate_p, record_p, token_key, token_keys
 
 # `jax.jit` with a runtime token ahead of the arguments and output tokens behind the results.
@@ -175,20 +175,12 @@ def trace(traceable: Any, args: Any, kwargs: Any) -> Any:
         return traceable.trace(*args, **kwargs)
 
 
-def checked_jaxpr(traced: Any) -> Any:
-    """The jaxpr of what was traced. Its effects are all ours, and futures and references are used as they may be."""
-    jaxpr = others().take_over(_jax.closed_jaxpr(traced.jaxpr))
-    for passes in passes_of(summarize(jaxpr).effects):
-        passes.check(jaxpr)
-    return jaxpr
-
-
 def run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[Any]], tuple[list[Any], Any]]) -> Any:
     """The results of `run(jaxpr, flat arguments)`, the first of them as the traced function returns it."""
     # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
     flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, _jax.Tracer)]
     flat = [*_jax.tracers_closed_over(traced), *flat]
-    outs, rest = run(checked_jaxpr(traced), flat)
+    outs, rest = run(checked_jaxpr(traced.jaxpr), flat)
     return jax.tree.unflatten(traced.out_tree, outs), rest
 
 
@@ -349,7 +341,7 @@ class Programs:
         return self._summary(args, kwargs).awaits_results
 
     def _summary(self, args: Any, kwargs: Any) -> Summary:
-        return summarize(checked_jaxpr(trace(self.traced, args, kwargs)))
+        return summarize(checked_jaxpr(trace(self.traced, args, kwargs).jaxpr))
 
 
 class Traceable:

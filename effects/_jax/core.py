@@ -154,6 +154,11 @@ def compiled_with_token(executable: Any, params: Any, output_tokens: Any) -> Any
     return compiled
 
 
+def behind_leaves(tree: Any, count: int) -> Any:
+    """The structure of a pair, of a tuple of `count` leaves and of what has this structure."""
+    return _make(lambda registry: _tuple(registry, [_tuple(registry, [registry.flatten(0)[1]] * count), tree]))
+
+
 _tuple = tree_util.pytree.treedef_tuple
 
 

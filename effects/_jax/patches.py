@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-from jax._src import api, callback, custom_batching, debugging, dispatch
+from jax._src import api, callback, custom_batching, custom_partitioning, debugging, dispatch
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
@@ -432,6 +432,33 @@ _TABLE = (
             "No supported version of JAX is older than 0.12.",
         )
         for _ in range(unused_remat_is_dropped)
+    ),
+    Patch(
+        "effects of custom_partitioning",
+        (method(custom_partitioning, "custom_partitioning_p", "abstract_eval"),),
+        "The equation of a `custom_partitioning` function shows the effects of this library and the callbacks of JAX's "
+        "own that the function has.",
+        "JAX shows none, so that they are dropped where its results are not used, and have no token.",
+        "0.10",
+        "JAX shows the effects of these functions.",
+    ),
+    Patch(
+        "vmap of custom_partitioning",
+        (entry(batching, _BATCHERS, custom_partitioning.custom_partitioning_p),),
+        "A `custom_partitioning` function with effects, none of whose arguments differs between lanes, runs in every "
+        "lane. JAX has no rule for arguments with lanes, and refuses them as before.",
+        "JAX leaves a call none of whose arguments has lanes as it is, so that its effects happen once for all lanes.",
+        "0.10",
+        "JAX batches what has effects also where no argument has lanes.",
+    ),
+    Patch(
+        "lowering of custom_partitioning",
+        (lowering(custom_partitioning.custom_partitioning_p),),
+        "Over several devices, effects in a `custom_partitioning` function and in what its partition rule returns are "
+        "refused if they have no tokens, as are JAX's own callbacks there.",
+        "JAX lowers what the rule returns by itself and forgets its callbacks, so that the process ends.",
+        "0.10",
+        "JAX refuses callbacks there.",
     ),
     Patch(
         "effects_barrier",

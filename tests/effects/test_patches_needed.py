@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
+from jax.experimental.custom_partitioning import custom_partitioning
 
 import effects as fx
 from effects import _jax
@@ -138,6 +139,26 @@ def _breakpoint_waits():
     return "fx.breakpoint" in fx.jit(lambda x: jax.debug.breakpoint()).lower(1).as_text()
 
 
+def _partitioned(x):
+    def show(x):
+        fx.print("a shard", ordered=False)
+        return x
+
+    function = custom_partitioning(show)
+    function.def_partition(lambda mesh, args, result: (mesh, show, result.sharding, (args[0].sharding,)))
+    return function(x)
+
+
+def _refuses_to_lower():
+    """Whether a program is refused whose effects XLA would not find."""
+    everywhere = jax.NamedSharding(jax.make_mesh((4,), "x"), jax.P())
+    try:
+        jax.jit(lambda x: _partitioned(x), in_shardings=everywhere).lower(jnp.ones(2))
+    except NotImplementedError:
+        return True
+    return False
+
+
 def _tokens_of_log():
     """How many tokens the records of a kernel have that writes its effects to a log."""
     with _jax.with_kernel_options(logs_simulated=True), fx.capture() as records:
@@ -172,6 +193,17 @@ NEEDED = {
         0,
     ),
     "grids of simulated kernels": (lambda: _records_of_kernel(_kernel_with_loop, jnp.ones(2)), 4, 0),
+    "effects of custom_partitioning": (
+        lambda: _records_of_kernel(lambda x: (_partitioned(x), x)[1], jnp.ones(2)),
+        1,
+        0,
+    ),
+    "vmap of custom_partitioning": (
+        lambda: _records(jax.vmap(lambda x: _partitioned(jnp.ones(2)) + x), jnp.ones((3, 2))),
+        3,
+        1,
+    ),
+    "lowering of custom_partitioning": (_refuses_to_lower, True, False),
     "lowering of compiled kernels": (_tokens_of_log, 1, 2),
     "effects_barrier": (_failures_of_barrier, 1, 0),
 }

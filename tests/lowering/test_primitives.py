@@ -20,7 +20,7 @@ NO_EFFECTS_INSIDE = {
     "dot_product_attention_fwd", "dot_product_attention_bwd",
     # small functions that XLA applies as often and in the order it likes
     "reduce", "reduce_window", "select_and_scatter", "scatter", "scatter-add", "scatter-sub", "scatter-mul",
-    "scatter-min", "scatter-max", "composite", "custom_partitioning",
+    "scatter-min", "scatter-max", "composite",
     "call_hi_primitive_linearized",
     # JAX shows no effect on the equation, and may drop it
     "linear_call",
