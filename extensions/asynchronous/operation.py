@@ -70,7 +70,7 @@ class Operation:
     is_local: bool = dataclasses.field(default=False, kw_only=True)
     site: Site | None = dataclasses.field(default=None, kw_only=True)
 
-    kind = "operation"
+    kind: ClassVar[str] = "operation"
     """What an operation whose start is not known is called."""
 
     exchanges = False
@@ -173,8 +173,8 @@ class Kept(Operation):
 
     placements: tuple[Any, ...] = dataclasses.field(default=(), kw_only=True)
 
-    kind = "async_start"
-    in_common = (*Operation.in_common, "placements")
+    kind: ClassVar[str] = "async_start"
+    in_common: ClassVar[tuple[str, ...]] = (*Operation.in_common, "placements")
 
     def _particulars(self) -> Iterable[str]:
         yield from super()._particulars()
@@ -206,8 +206,8 @@ class Exchanged(Operation):
     is_received: bool = False
     has_replicas: bool = False
 
-    kind = "collective"
-    in_common = (*Operation.in_common, "axes", "size", "receivers", "has_replicas")
+    kind: ClassVar[str] = "collective"
+    in_common: ClassVar[tuple[str, ...]] = (*Operation.in_common, "axes", "size", "receivers", "has_replicas")
     exchanges = True
 
     def _particulars(self) -> Iterable[str]:
@@ -257,8 +257,8 @@ class HostStartOp(Operation):
     site: Site = dataclasses.field(kw_only=True)
     ends: HostEnd = dataclasses.field(kw_only=True)
 
-    kind = "async_callback"
-    in_common = ("schedule",)
+    kind: ClassVar[str] = "async_callback"
+    in_common: ClassVar[tuple[str, ...]] = ("schedule",)
     is_linear = False
 
     @property
@@ -279,8 +279,8 @@ class HostEnd(Operation):
     types: tuple[Operand, ...] = dataclasses.field(kw_only=True)  # of the results
     structure: Any = dataclasses.field(kw_only=True)
 
-    kind = HostStartOp.kind
-    in_common = HostStartOp.in_common
+    kind: ClassVar[str] = HostStartOp.kind
+    in_common: ClassVar[tuple[str, ...]] = HostStartOp.in_common
     is_linear = False
 
     def shown(self, results: Sequence[Any]) -> Sequence[Any]:
@@ -300,8 +300,8 @@ class HostAwait(Operation):
 
     site: Site = dataclasses.field(kw_only=True)
 
-    kind = HostStartOp.kind
-    in_common = HostStartOp.in_common
+    kind: ClassVar[str] = HostStartOp.kind
+    in_common: ClassVar[tuple[str, ...]] = HostStartOp.in_common
     is_linear = False
 
     @property

@@ -23,7 +23,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from effects import _errors as errors
 from effects import _jax
@@ -220,9 +220,9 @@ class Run:
     """Whether a function is run as often as it is called, though it takes and gives no futures."""
 
     # How a program is read, for what is no jaxpr.
-    opened = staticmethod(_jax.closed_jaxpr)
-    source_of = staticmethod(_jax.source_of)
-    is_reference = staticmethod(_jax.is_reference)
+    opened: ClassVar[Callable[..., Any]] = staticmethod(_jax.closed_jaxpr)
+    source_of: ClassVar[Callable[..., Any]] = staticmethod(_jax.source_of)
+    is_reference: ClassVar[Callable[..., bool]] = staticmethod(_jax.is_reference)
 
     @staticmethod
     def bodies(params: Any) -> list[Any]:

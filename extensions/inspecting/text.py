@@ -15,7 +15,7 @@ import json
 import re
 import types
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -55,7 +55,8 @@ class TextError(ValueError):
 
     def __init__(self, message: str, lineno: int, colno: int) -> None:
         super().__init__(message)
-        self.lineno, self.colno = lineno, colno
+        self.lineno: int = lineno
+        self.colno: int = colno
 
     def __reduce__(self) -> Any:
         return TextError, (str(self), self.lineno, self.colno)
@@ -118,9 +119,17 @@ class Block:
     eqns: list[Instruction] = dataclasses.field(default_factory=list)
     outvars: Sequence[Value] = ()
 
-    jaxpr = property(lambda self: self)
-    in_avals = property(lambda self: self.invars)
-    out_avals = property(lambda self: self.outvars)
+    @property
+    def jaxpr(self) -> Block:
+        return self
+
+    @property
+    def in_avals(self) -> Sequence[Value]:
+        return self.invars
+
+    @property
+    def out_avals(self) -> Sequence[Value]:
+        return self.outvars
 
 
 @functools.cache
@@ -149,10 +158,13 @@ class TextRun(Run):
     """The run of a program of blocks, which have as many parameters and results as they are given and asked for."""
 
     each_call = True
-    opened = staticmethod(lambda block: block)
-    bodies = staticmethod(_bodies)
-    source_of = staticmethod(lambda eqn, *around: eqn.source)
-    is_reference = staticmethod(lambda value: value.aval.startswith("Ref"))
+    opened: ClassVar[Callable[..., Any]] = staticmethod(lambda block: block)
+    source_of: ClassVar[Callable[..., Any]] = staticmethod(lambda eqn, *around: eqn.source)
+    is_reference: ClassVar[Callable[..., bool]] = staticmethod(lambda value: value.aval.startswith("Ref"))
+
+    @staticmethod
+    def bodies(params: Any) -> list[Any]:
+        return _bodies(params)
 
     def _call(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         return self._walk_in_place(eqn, operands, eqn.params)
