@@ -41,7 +41,7 @@ from effects.extensions.asynchronous.tickets import Run, call_bodies, check_tick
 from effects.extensions.inspecting.compiled_text import Copy
 from effects.lowering.holders import find_holder
 
-MSG_TEXT = "Line {line}, column {column}: {what}. {remedy}"
+MSG_TEXT = "The text of a program cannot be read. Line {line}, column {column}: {what}. {remedy}"
 _FORM = "Write what `Inspection.text` writes."
 
 
