@@ -44,7 +44,7 @@ MSG_RESULTS = (
 _p = _jax.custom_partitioning_p
 
 keep_p: _jax.Primitive = _jax.Primitive("keep")
-"""token -> token. What is lowered beside it is kept with the program that has the rule: JAX keeps nothing of it."""
+"""token -> token. Its lowering keeps a shard's sites with the rule: JAX drops them once it has lowered the shard."""
 keep_p.def_abstract_eval(lambda token, rule: token)
 
 

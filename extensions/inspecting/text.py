@@ -82,7 +82,7 @@ class Value:
 
 @dataclasses.dataclass(eq=False)
 class Instruction:
-    """An equation of a jaxpr, as `Run` asks for it. What starts, updates or ends an operation has its computation."""
+    """Has the attributes of an equation of a jaxpr that `Run` reads. A start, an update or a done has a computation."""
 
     opcode: str
     outvars: Sequence[Value]
@@ -111,7 +111,7 @@ class Instruction:
 
 @dataclasses.dataclass(eq=False)
 class Block:
-    """A jaxpr, as `Run` asks for it."""
+    """Has the attributes of a jaxpr that `Run` reads."""
 
     name: str
     invars: list[Value] = dataclasses.field(default_factory=list)
@@ -138,7 +138,7 @@ def _primitive(name: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Data of Python's. Where nothing is said of any of several, nothing is said."""
+    """A value as data of Python's, which can be written and read. A tuple of nothing but empty values becomes ()."""
     if isinstance(value, (tuple, list)):
         parts = tuple(map(_plain, value))
         return () if all(part in (None, ()) for part in parts) else parts
@@ -155,7 +155,7 @@ def _bodies(params: dict[str, Any]) -> list[Block]:
 
 
 class TextRun(Run):
-    """The run of a program of blocks, which have as many parameters and results as they are given and asked for."""
+    """A run of a program of blocks. It checks that each block gets as many values as it has parameters and results."""
 
     each_call = True
     opened: ClassVar[Callable[..., Any]] = staticmethod(lambda block: block)
@@ -213,7 +213,7 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "update": {"partial": bool, **_OF_EACH},
     "done": _OF_EACH,
 }
-"""By opcode; of an operation, by part."""
+"""The attributes of an instruction by its opcode. An operation's opcode has the names of its parts here."""
 
 _IN_COMMON: dict[str, Any] = {
     **{"schedule": bool, "into_reference": bool, "same_along": (object,), "placements": (object,)},
@@ -229,7 +229,7 @@ _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("params", "lanes", "same_along", "placements", "newly_manual_axes"), ()),
     **{"schedule": True, "receivers": None, "host_function": None},
 }
-"""Attributes that are left out if they are this."""
+"""An attribute with this value is left out of the text."""
 
 
 def _in_common(opcode: str) -> dict[str, Any]:
@@ -259,14 +259,14 @@ def _one_or_tupled(types: Sequence[str]) -> str:
 
 
 def _elements(type_: str) -> tuple[str, ...] | None:
-    """The elements of the type of a tuple; None of another one."""
+    """The element types of a tuple type, or None if the type is no tuple."""
     if not type_.startswith("("):
         return None
     return tuple(Reader(type_[1:-1]).types()) if len(type_) > 2 else ()
 
 
 def _started(type_: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The operands and the results in the type of what a start gives. What a loop or a call gives is a context only."""
+    """The operands and results that the type of a started value names. A loop or a call gives a context only: None."""
     elements = _elements(type_) or ()
     if len(elements) != 3 or (operands := _elements(elements[0])) is None:
         return None
@@ -419,8 +419,8 @@ def _post_order(block: Block, known: set[Block]) -> Iterator[Block]:
 
 
 def _called(blocks: Sequence[Block]) -> dict[Any, str]:
-    """The names of computations, by what they take and what they are. One of which it is not known what it takes is one
-    that is started, if there is one."""
+    """The names of computations, by operand types and computation. Where the operand types are not known, a computation
+    that has been started with the same attributes is taken, if there is one."""
     names: dict[Any, str] = {}
     of = [(_taken(eqn), eqn.computation) for block in blocks for eqn in block.eqns if eqn.computation]
     for taken, computation in sorted(of, key=lambda each: each[0] is None):
@@ -517,7 +517,7 @@ class Reader:
         return found.group()
 
     def _list(self, read: Callable[[], Any], end: str) -> list[Any]:
-        """What stands ahead of a mark, separated by commas."""
+        """Reads items that commas separate, up to a mark."""
         found: list[Any] = []
         while not self._accept(end):
             if found:

@@ -98,7 +98,11 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
 
 
 _NO_TRIALS = {"xla_gpu_autotune_level": 0}
-"""With `mode="stop"` the program waits meanwhile, and XLA would try out kernels only when it is over."""
+"""Compiles without trying out kernels on a GPU, since with `mode="stop"` that would be a deadlock:
+
+1. A thread of XLA's launches the program, comes to the record, and waits there for the search.
+2. The search compiles, and XLA waits with its trials until no program is being launched.
+"""
 
 _NOT_FOUND: tuple[Any, ...] = None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}, None, ()
 

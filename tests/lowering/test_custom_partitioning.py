@@ -171,7 +171,7 @@ def test_older_partitioner():
 
 
 def test_shardings_without_a_mesh():
-    """With `decode_shardings=False`, the rule is told no mesh, and returns none that has axes."""
+    """With `decode_shardings=False`, JAX gives the rule no mesh, and the rule returns an empty one."""
     lines, _ = lines_of(partitioned(show, decode_shardings=False), sharded(P("d")))
     assert lines == lines_of_shards(X, P("d"), 4, False)
 
