@@ -125,7 +125,7 @@ def queued(repeats: int) -> Result:
 )
 def functions(repeats: int) -> Result:
     """Less what the function takes by itself: what is left is the way to the function and back."""
-    vector = jax.ShapeDtypeStruct((1024,), jnp.float32)
+    vector, mebibyte = (jax.ShapeDtypeStruct((size,), jnp.float32) for size in (1 << 10, 1 << 18))
     on_device = jnp.float32(2)
     real: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "what it got": (SCALAR, lambda x: x),
@@ -137,6 +137,8 @@ def functions(repeats: int) -> Result:
         "4 KiB that it got": (vector, lambda x: x),
         "4 KiB": (vector, lambda x: np.add(x, 1)),
         "4 KiB twice": ((vector, vector), lambda x: (x, x)),
+        "1 MiB that it got": (mebibyte, lambda x: x),
+        "1 MiB": (mebibyte, lambda x: np.add(x, 1)),
     }
     contenders = {}
     for name, (types, fn) in real.items():
@@ -152,7 +154,7 @@ def functions(repeats: int) -> Result:
     figures = interleave(contenders, repeats)
     ratios = []
     for name in real:
-        base = figures["4 KiB that it got" if name.startswith("4 KiB") else "what it got"]
+        base = figures[next((base for base in real if base[0] == name[0] != "a"), "what it got")]
         rounds = zip(figures[name].rounds, figures[f"{name}: alone"].rounds, base.rounds, strict=True)
         ratios.append(Ratio(f"{name} / what it got", tuple((x - alone) / got for x, alone, got in rounds), "less", 1.3))
     return Result("step", ratios, figures)
