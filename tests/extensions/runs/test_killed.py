@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 
 import jax
@@ -15,75 +12,12 @@ import jax.numpy as jnp
 import pytest
 
 import effects as fx
-from tests.helpers import ROOT, run_python
+from tests.extensions.runs.storms import check_storm
+from tests.helpers import run_python
 
-# Threads and devices that print and log until the process is killed. A thread writes each step to standard
-# output when the step's program has ended, and so has published its effects.
-STORM = """
-import os, sys, threading
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
-import jax, jax.numpy as jnp, effects as fx
-from jax.sharding import AxisType, PartitionSpec as P
-fx.add_handler(fx.ListHandler())
-mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
-
-@fx.jit
-def whole(thread, i):
-    jax.lax.fori_loop(0, 5, lambda turn, _: fx.log("turn", by=thread, i=i, turn=turn), None)
-    return i
-
-@fx.jit
-def sharded(thread, i):
-    def shard(x):
-        fx.log("shard", by=thread, i=i, x=x[0])
-        return x
-    return jax.shard_map(shard, mesh=mesh, in_specs=P("d"), out_specs=P("d"))(jnp.arange(2) + i)
-
-def run(thread):
-    for i in range(10**6):
-        (whole if thread else sharded)(thread, i).block_until_ready()
-        os.write(1, b"%d %d\\n" % (thread, i))
-
-with fx.record(sys.argv[1]):
-    whole(0, -1), sharded(0, -1)
-    for thread in range(3):
-        threading.Thread(target=run, args=(thread,)).start()
-    threading.Event().wait()
-"""
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_what_was_published_outlives_the_process(seed, tmp_path):
-    check_storm(tmp_path / "run.fx", random.Random(seed).randrange(1, 2000))
-
-
-def check_storm(path, steps):
-    """Kills a storm after so many steps. What had run to its end by then is in the file, in order, once."""
-    with subprocess.Popen([sys.executable, "-c", STORM, str(path)], cwd=ROOT, stdout=subprocess.PIPE) as process:
-        said = [process.stdout.readline() for _ in range(steps)]
-        process.send_signal(signal.SIGKILL)
-        said += process.stdout.readlines()
-    done = dict.fromkeys(range(3), -1)
-    for line in said:
-        if line.endswith(b"\n"):
-            thread, i = map(int, line.split())
-            done[thread] = i
-    run = fx.runs.read(path)
-    assert run.processes[0].unknown == 0 and not run.processes[0].is_closed
-    seen = {thread: [] for thread in range(3)}
-    for record in run:
-        fields = record.fields
-        if fields["i"] >= 0:
-            place = (int(fields["i"]), int(fields.get("turn", record.device)))
-            seen[int(fields["by"])].append(place)
-    for thread, places in seen.items():
-        each = 5 if thread else 2
-        whole = each * (done[thread] + 1)
-        assert places[:whole] == [(i // each, i % each) for i in range(whole)], (thread, done)
-        # One program may have been on its way, and its devices not equally far.
-        left = [(done[thread] + 1 + i // each, i % each) for i in range(2 * each)]
-        assert places[whole:] == [place for place in left if place in places[whole:]], (thread, done)
-    return len(said), run.processes[0].torn
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_was_published_outlives_the_process(processes, tmp_path):
+    check_storm(tmp_path, [random.Random(seed).randrange(1, 2000) for seed in range(processes)])
 
 
 @pytest.fixture(scope="module")
