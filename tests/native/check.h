@@ -67,6 +67,12 @@ inline bool AddTest(const char *file, const char *name, void (*run)()) {
   [[maybe_unused]] const bool added_##name = ::check::AddTest(__FILE__, #name, &name);                                 \
   void name()
 
+// How often a randomized test does what it does: so many times, or EFFECTS_NATIVE_TIMES times as often.
+inline uint64_t Times(uint64_t few) {
+  const char *const factor = std::getenv("EFFECTS_NATIVE_TIMES");
+  return few * (factor == nullptr ? 1 : std::strtoull(factor, nullptr, 10));
+}
+
 // splitmix64: a few lines, the same numbers everywhere.
 class Random {
 public:

@@ -258,7 +258,7 @@ std::vector<Event> RandomProgram(Random &random, uint32_t devices, uint32_t doma
 
 // Of two domains, delivered in any order.
 TEST(test_random_deliveries_leave_by_place_and_device) {
-  for (uint64_t seed = 1; seed <= 4000; ++seed) {
+  for (uint64_t seed = 1; seed <= check::Times(1000); ++seed) {
     check::seed = seed;
     Random random(seed);
     const auto devices = static_cast<uint32_t>(1 + random.below(4));
@@ -340,7 +340,7 @@ TEST(test_lost_device) {
 }
 
 TEST(test_failed_program) {
-  for (uint64_t seed = 1; seed <= 2000; ++seed) {
+  for (uint64_t seed = 1; seed <= check::Times(500); ++seed) {
     check::seed = seed;
     Random random(seed);
     std::vector<std::string> expected, present;

@@ -327,8 +327,8 @@ TEST(test_damaged_files) {
   CHECK(count > 20);
   Random random(1);
   size_t errors = 0, fewer = 0;
-  for (int turn = 0; turn < 4'000; ++turn) {
-    check::seed = static_cast<uint64_t>(turn);
+  for (uint64_t turn = 0; turn < check::Times(1000); ++turn) {
+    check::seed = turn;
     std::string damaged = whole;
     for (uint64_t i = 0; i <= random.below(3); ++i) {
       const size_t at =
@@ -352,7 +352,7 @@ TEST(test_damaged_files) {
       ++errors;
     }
   }
-  CHECK(errors > 200 && fewer > 200);
+  CHECK(errors > 50 && fewer > 50);
 }
 
 } // namespace
