@@ -1,6 +1,6 @@
 """Storms of threads, devices and processes that are killed while they record: what had been published is in the files.
 
-    python -m tests.extensions.runs.storms 200 --processes 3
+python -m tests.extensions.runs.storms 200 --processes 3
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import effects as fx
 from tests.extensions.runs.storms import check_storm
 from tests.helpers import run_python
 
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_what_was_published_outlives_the_process(processes, tmp_path):
     check_storm(tmp_path, [random.Random(seed).randrange(1, 2000) for seed in range(processes)])
