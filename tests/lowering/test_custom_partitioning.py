@@ -280,6 +280,32 @@ def test_nothing_is_kept_of_programs_that_are_gone():
     let_go(lambda: kept() is not None)
 
 
+def test_functions_of_a_rule_stay_with_the_program():
+    """What the partition rule returned has callbacks that nothing else keeps but the compiled program."""
+    seen = []
+
+    def compiled():
+        def of_shard(x):
+            fx.callback(lambda value: seen.append(float(value)), None, x[0, 0])
+            return x * 2
+
+        def whole(x):
+            fx.callback(lambda value: None, None, x[0, 0])
+            return x * 2
+
+        return fx.jit(partitioned(whole, of_shard)).lower(x).compile()
+
+    x = sharded(P("d"))
+    program = compiled()
+    jax.clear_caches()
+    gc.collect()
+    fx.jit(lambda: fx.print("the drain forgets sites that are gone"))()
+    fx.effects_barrier()
+    jax.block_until_ready(program(x))
+    fx.effects_barrier()
+    assert seen == [0, 16, 32, 48]
+
+
 def test_order_domains():
     """Each domain has a token of its own."""
     apart = fx.register_effect(fx.Effect("of_partitions"))
