@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from time import monotonic
 from types import CodeType, FrameType
@@ -90,6 +90,10 @@ _JAX = str(Path(jax.__file__).parent) + os.sep
 
 _READERS = {"asarray", "array", "block_until_ready"}
 """What reads an array of JAX's without Python code of JAX's."""
+
+
+other_waits: list[Callable[[Iterable[FrameType]], Iterable[str]]] = []
+"""What extensions add to the list of what waits for what: lines, given where the threads stand."""
 
 
 class Running(NamedTuple):
@@ -248,6 +252,7 @@ class Supervisor:
         for thread in self._showing(functions, stacks):
             stack = _shown_stack(stacks[thread]) or ["      native code"]
             lines += ["- a handler or an output, which has been given an effect and is at:", *stack]
+        lines += (line for shown in other_waits for line in shown(stacks.values()))
         return "\n".join([*lines, self._remedy()] if lines else [])
 
     def _shown_programs(self, functions: dict[int, Running]) -> Iterator[str]:

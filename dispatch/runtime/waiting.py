@@ -62,9 +62,14 @@ class Waiting:
         """Waits for what has been issued; with `returned`, before the first call that has not returned. Returns what is
         outstanding when the time is up."""
         nested = native.is_nested()
-        if not self.for_plain_programs(deadline):
-            return ["programs with effects that were not dispatched by fx.jit"]
         own = self._streams.own()
+        if not self.for_plain_programs(deadline):
+            programs = [
+                shown_program(stream, number, call[0].name, traits_of(stream, number))
+                for stream in own
+                for number, call in list(stream.calls.items())
+            ]
+            return programs or ["programs with callbacks of JAX's own, or that `fx.jit` has not dispatched"]
         # The newest epoch that counts, of each stream: a stream's epochs end in their order.
         last = []
         for stream in which:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 from jax._src import config as jax_config
 from jax._src import core, frozen_dict
 from jax._src.interpreters import partial_eval as pe
+from jax._src.interpreters.partial_eval import JaxprTracer as JaxprTracer
 from jax._src.pallas import core as pallas_core
 from jax._src.pallas import hlo_interpreter, pallas_call, primitives
 from jax._src.pallas.primitives import num_programs_p as num_programs_p
@@ -26,6 +28,7 @@ from jax._src.state import primitives as state
 from jax._src.state.indexing import ds as ds
 from jax._src.state.types import AbstractRef
 
+from effects._jax.core import source_of
 from effects._jax.dispatch import is_callback_effect, left_to_jax
 from effects._jax.jaxprs import closed_jaxpr, evaluate, is_closed, trace_to_jaxpr
 
@@ -38,6 +41,23 @@ HIDDEN = "effects: "
 def is_simulated(params: dict[str, Any]) -> bool:
     """Whether an interpreter of JAX's runs the kernel."""
     return bool(params["interpret"])
+
+
+def with_races_detected(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a kernel of which JAX reports accesses that no wait for a semaphore keeps apart, if its
+    interpreter of kernels for TPUs runs it."""
+    if not hasattr(interpret := params["interpret"], "dma_execution_mode"):
+        return params
+    return {**params, "interpret": dataclasses.replace(interpret, detect_races=True, dma_execution_mode="eager")}
+
+
+def lines_at_semaphores(frames: Iterable[FrameType | None]) -> Iterator[str]:
+    """The user's line of each wait for a semaphore at which that interpreter stands, among these stacks."""
+    for frame in frames:
+        while frame is not None:
+            if frame.f_code.co_name in ("dma_wait", "semaphore_wait") and "source_info" in frame.f_locals:
+                yield source_of(SimpleNamespace(source_info=frame.f_locals["source_info"]))
+            frame = frame.f_back
 
 
 def index_maps(params: dict[str, Any]) -> Iterator[Any]:

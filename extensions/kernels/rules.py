@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from effects import _errors as errors
 from effects import _jax
 from effects._jax import kernel_logs, pallas, patches
 from effects._model.primitive import effect_p
 from effects._model.registry import Effect, Order
+from effects.dispatch.runtime.supervisor import other_waits
 from effects.extensions.kernels.api import grid_order_of, log_options_of, numbers_in_order
 from effects.extensions.kernels.bounds import with_and_without_checks, with_bounds_checks, without_bounds_checks
 from effects.extensions.kernels.grid import needs_grid, show_grid, visit_grid, with_lane
@@ -35,6 +37,15 @@ MSG_INDEX_MAP = (
     "The index map of a kernel has the effect {effect} at {where}. An index map says which block a program of the grid "
     "gets, and JAX evaluates it when and as often as it likes. Move the effect into the kernel, where "
     "`pl.program_id` says which program it is."
+)
+MSG_COMPILED = (
+    "The kernel `{kernel}` is compiled for a device, and `fx.config.bounds_checks` is set. Only simulated kernels "
+    "check their accesses. Pass `interpret=True`, or call it in `with fx.config.override(bounds_checks=False)`."
+)
+MSG_REVERSE = (
+    "The kernel `{kernel}` has effects and is differentiated in reverse. JAX has no such derivative of a kernel, with "
+    "effects or without. Give the function that calls it a rule with `jax.custom_vjp`, or differentiate it forward "
+    "with `jax.jvp`."
 )
 
 declare_of_grid(pallas.program_id_p, pallas.num_programs_p)
@@ -75,12 +86,20 @@ def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
     def checked(*args: Any, **params: Any) -> Any:
         # What a derivative or `vmap` makes of a kernel comes here again.
         is_last = not any(isinstance(x, _TRANSFORMED) for x in args)
-        if is_last and _jax.kernel_options().checks_bounds and pallas.is_simulated(params):
-            params = with_bounds_checks(params, _masked_again)
+        if is_last and _jax.kernel_options().checks_bounds:
+            if not pallas.is_simulated(params):
+                raise NotImplementedError(MSG_COMPILED.format(kernel=pallas.kernel_source(params)))
+            params = pallas.with_races_detected(with_bounds_checks(params, _masked_again))
         return bind(*args, **params)
 
     checked.__module__ = __name__
     return checked
+
+
+@other_waits.append
+def _waits_for_semaphores(frames: Iterable[Any]) -> Iterable[str]:
+    lines = dict.fromkeys(pallas.lines_at_semaphores(frames))
+    return [f"- a simulated kernel, which waits for a semaphore at {line}" for line in lines]
 
 
 def _masked_again(params: dict[str, Any]) -> dict[str, Any]:
@@ -144,6 +163,10 @@ def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         has_hidden_inputs = _has_effects(params)
+        if has_hidden_inputs and any(
+            isinstance(x, pallas.JaxprTracer) for x in tangents
+        ):  # unknown: of a linearization
+            raise errors.NotDifferentiable(MSG_REVERSE.format(kernel=pallas.kernel_source(params)))
         params = without_bounds_checks(params)
         if has_hidden_inputs:
             tangents = [

@@ -114,7 +114,26 @@ def effect_in_an_index_map():
     fx.jit(lambda x: pl.pallas_call(_copy, out_shape=X, grid=(2,), interpret=True, **specs)(x)).lower(X)
 
 
+def reverse_derivative():
+    def kernel(x, o):  # here
+        fx.print("{}", x[0])
+        o[...] = 2 * x[...]
+
+    double = pl.pallas_call(kernel, interpret=True, **BLOCKS)
+    jax.grad(lambda x: fx.jit(double)(x).sum())(jnp.ones(X.shape))
+
+
+def bounds_when_compiled():
+    def kernel(x, o):  # here
+        o[...] = x[...]
+
+    with fx.config.override(bounds_checks=True):
+        lower(lambda x: pl.pallas_call(kernel, compiler_params=plt.CompilerParams(), **BLOCKS)(x), "cuda", X)
+
+
 SAID = {
+    reverse_derivative: (NotImplementedError, "has effects and is differentiated in reverse.*`jax.custom_vjp`", None),
+    bounds_when_compiled: (NotImplementedError, "compiled for a device, and `fx.config.bounds_checks` is set", None),
     larger_than_the_log: (ValueError, "takes 257 words .* for 256 .*with `fx.config.kernel_log_capacity`", _print_all),
     larger_than_its_log: (ValueError, "takes 257 words .* for 8 .*with `log_capacity`", _print_all),
     log_without_bounds: (ValueError, "kernel `_print_first` at .*would take 214748.* for each of 2 programs", None),
@@ -176,3 +195,25 @@ def test_types_that_a_target_does_not_take(target, given):
     ):
         lower(logged(lambda x: pl.pallas_call(kernel, compiler_params=options, **BLOCKS)(x)), platform, X)
     _check(str(error.value), kernel)
+
+
+@pytest.mark.parametrize("target", [target for target in TARGETS if target != "tpu"])
+@pytest.mark.parametrize("reduce", [jnp.all, jnp.any])
+def test_reduction_of_booleans_for_gpus(target, reduce):
+    """JAX's compilers have none, and a check needs none: it takes the array."""
+
+    def kernel(of):
+        def kernel(x, o):
+            fx.check(of(x[...] > 0), "not all of them")
+            o[...] = x[...]
+
+        return kernel
+
+    def program(of):
+        return logged(lambda x: pl.pallas_call(kernel(of), compiler_params=options, **BLOCKS)(x))
+
+    platform, options = TARGETS[target]
+    lower(program(lambda x: x), platform, X)
+    with pytest.raises(NotImplementedError) as error:
+        lower(program(reduce), platform, X)
+    assert "The kernel `kernel` reduces booleans" in error.value.__notes__[0]

@@ -252,8 +252,8 @@ SLIPS = (
     Slip(
         "kernels.derivative_checked_in_all_lanes",
         RULES,
-        "            params = with_bounds_checks(params, _masked_again)\n",
-        "            params = with_bounds_checks(params, lambda params: params)\n",
+        "            params = pallas.with_races_detected(with_bounds_checks(params, _masked_again))\n",
+        "            params = pallas.with_races_detected(with_bounds_checks(params, lambda params: params))\n",
         "The derivative of a kernel is checked in lanes that do not take its branch, too.",
         _in("bounds", "derivative_of_lanes_that_take_a_branch"),
     ),
