@@ -17,6 +17,7 @@ from effects._jax.core import JaxEffect as JaxEffect
 from effects._jax.core import Primitive as Primitive
 from effects._jax.core import ShapedArray as ShapedArray
 from effects._jax.core import Tracer as Tracer
+from effects._jax.core import TransformedRef as TransformedRef
 from effects._jax.core import abstract_token as abstract_token
 from effects._jax.core import behind_leaves as behind_leaves
 from effects._jax.core import compiled_with_token as compiled_with_token
@@ -162,6 +163,7 @@ from effects._jax.primitives import custom_vjp_call_p as custom_vjp_call_p
 from effects._jax.primitives import custom_vmap_arguments as custom_vmap_arguments
 from effects._jax.primitives import custom_vmap_p as custom_vmap_p
 from effects._jax.primitives import discharge_state as discharge_state
+from effects._jax.primitives import explaining as explaining
 from effects._jax.primitives import hoisting_unless as hoisting_unless
 from effects._jax.primitives import inlined_calls as inlined_calls
 from effects._jax.primitives import is_plain_call as is_plain_call

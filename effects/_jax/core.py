@@ -10,6 +10,7 @@ import jax
 from jax._src import ad_util, core, literals, source_info_util, tree_util
 from jax._src import effects as jax_effects
 from jax._src.state.types import AbstractRef, RefEffect
+from jax._src.state.types import TransformedRef as TransformedRef
 
 Primitive = core.Primitive
 ShapedArray = core.ShapedArray

@@ -12,12 +12,18 @@ from effects import _jax
 from effects._model.site import Where
 
 MSG_NO_REFERENCE = (
-    "`fx.{call}` at {where} was given {given} as a reference. It moves what whole references hold, such as "
-    "`jax.new_ref` makes. Pass these; for the slots of a buffer make a reference for each."
+    "`fx.{call}` at {where} was given {given} as a reference. It reads references such as `jax.new_ref` makes, and "
+    "writes whole ones. Make a reference for each slot of a buffer, or start with the value `ref[slot]` and write "
+    "`ref[other] = fx.async_done(future)`."
 )
 MSG_REFERENCE_TYPES = (
     "`fx.{call}` at {where} was given references of {source} to read and of {target} to write. The done writes to each "
     "what the start has read. Pass references of the same shapes and types in the same structure."
+)
+MSG_OTHER_TARGETS = (
+    "A loop carries a future whose done writes to references, and its turns return one that writes to others. All "
+    "turns are one program, which writes to the same references in each. Unroll the loop so that each turn ends as it "
+    "began, or start with values and write what the done returns."
 )
 MSG_REFERENCE_TO_ITSELF = (
     "`fx.{call}` at {where} was given one reference of type {type} twice. It is written while the operation is under "
@@ -55,12 +61,12 @@ def are_references(x: Any) -> bool:
 def read_references(source: Any, target: Any, call: str, where: Where) -> tuple[Any, Into]:
     """What the references hold that an operation moves, and those that it moves it to."""
     (sources, structure), (targets, into) = jax.tree.flatten(source), jax.tree.flatten(target)
-    for leaf in (*sources, *targets):
-        if not _jax.is_reference(leaf):
-            raise TypeError(MSG_NO_REFERENCE.format(call=call, where=where, given=errors.shown(leaf)))
+    wrong = [leaf for leaf in (*sources, *targets) if not _jax.is_reference(leaf)]
+    for leaf in (*wrong, *(leaf for leaf in targets if isinstance(leaf, _jax.TransformedRef))):
+        raise TypeError(MSG_NO_REFERENCE.format(call=call, where=where, given=errors.shown(leaf)))
     types = [[(leaf.shape, leaf.dtype) for leaf in leaves] for leaves in (sources, targets)]
     if structure != into or types[0] != types[1]:
-        shown = [", ".join(str(_jax.typeof(leaf)) for leaf in leaves) for leaves in (sources, targets)]
+        shown = [", ".join(str(leaf.aval) for leaf in leaves) for leaves in (sources, targets)]
         raise TypeError(MSG_REFERENCE_TYPES.format(call=call, where=where, source=shown[0], target=shown[1]))
     for at, leaf in enumerate(targets):
         if any(leaf is other for other in (*sources, *targets[:at])):

@@ -254,6 +254,10 @@ def test_what_is_refused():
     refuse(TypeError, "in the same structure", lambda one, other: fx.copy_start(one, (other,)))
     refuse(TypeError, "in the same structure", lambda one, other: fx.copy_start(one, jax.new_ref(jnp.zeros(2))))
 
+    refuse(TypeError, "in the same structure", lambda one, other: fx.copy_start(one.at[0], other))
+    slot = "writes whole ones. Make a reference for each slot"
+    refuse(TypeError, slot, lambda one, other: fx.copy_start(one.at[0:2], other.at[1:3]))
+
     def ask(one, other):
         return fx.async_update(fx.copy_start(one, other), partial=True)
 
@@ -280,8 +284,60 @@ def test_loop_cannot_carry_a_future_that_is_written_elsewhere():
 
         fx.async_done(jax.lax.fori_loop(0, 3, turn, fx.copy_start(one, other)))
 
-    with pytest.raises(TypeError, match="to be written to: "):
-        fx.jit(f)(jnp.ones(3))
+    for jit in (fx.jit, jax.jit):
+        with pytest.raises(fx.FutureError, match="future whose done writes to references.* Unroll the loop"):
+            jit(f)(jnp.ones(3))
+
+
+def test_copy_of_a_part():
+    """The start reads what is given, a part of a reference too, and any slot in a loop."""
+
+    @fx.jit
+    def f(x):
+        buffer, target = jax.new_ref(x), jax.new_ref(jnp.zeros(x.shape[1:]))
+
+        def turn(i, total):
+            future = fx.copy_start(buffer.at[i % 2], target)
+            buffer[i % 2] = buffer[(i + 1) % 2]
+            fx.async_done(future)
+            return total + target[...]
+
+        return jax.lax.fori_loop(0, 3, turn, jnp.zeros(x.shape[1:]))
+
+    np.testing.assert_array_equal(f(jnp.array([[1.0, 2.0], [3.0, 5.0]])), [1 + 3 + 3, 2 + 5 + 5])
+
+
+@pytest.mark.parametrize("carried", [False, True], ids=["in turns", "carried"])
+def test_slots_of_a_buffer(carried):
+    """A slot is sent as a value, while the other is read, and what comes is written to the other, in a loop too."""
+
+    def in_turns(x):
+        buffer = jax.new_ref(jnp.stack([x, jnp.zeros_like(x)]))
+
+        def turn(i, total):
+            future = fx.ppermute_start(buffer[i % 2], "ring", PERMUTATION)
+            total = total + buffer[i % 2] ** 2
+            buffer[(i + 1) % 2] = fx.async_done(future)
+            return total
+
+        return jax.lax.fori_loop(0, 4, turn, jnp.zeros_like(x))
+
+    def in_flight(x):
+        buffer = jax.new_ref(jnp.stack([x, jnp.zeros_like(x)]))
+
+        def turn(i, carry):
+            total, future = carry
+            total = total + buffer[i % 2] ** 2
+            buffer[(i + 1) % 2] = fx.async_done(future)
+            return total, fx.ppermute_start(buffer[(i + 1) % 2], "ring", PERMUTATION)
+
+        first = fx.ppermute_start(x, "ring", PERMUTATION)
+        total, future = jax.lax.fori_loop(0, 4, turn, (jnp.zeros_like(x), first))
+        fx.async_done(future)
+        return total
+
+    program = in_flight if carried else in_turns
+    np.testing.assert_allclose(fx.jit(_on_ring(program))(X), jax.jit(_on_ring(_in_turns_values))(X), rtol=1e-5)
 
 
 def test_what_is_read_in_between_is_used_in_between():
