@@ -226,6 +226,8 @@ class InspectedOperation:
         dones: What ends it: more than one if it is done in several branches, or both in a loop and behind it.
         between: What the program does between the start and a done, one line for each equation.
         steps: The starts, updates and dones, and what stands between, which is indented, in the order of the program.
+        copied: What the library itself copies, at the start and at a done: the types of what the function gave or a
+            device sends, and of what comes back, before a collective adds it up. None if `copies` is.
         copies: What the compiled program copies there; None if that cannot be told, because it has starts in other
             places, as where a loop was unrolled or left out. `Inspection.copies` has the copies of all operations.
 
@@ -244,11 +246,15 @@ class InspectedOperation:
     dones: tuple[str, ...]
     between: tuple[str, ...]
     steps: tuple[str, ...]
+    copied: tuple[str, str] | None
     copies: tuple[Copy, ...] | None
 
     def __str__(self) -> str:
-        unknown = ["copies in between: not known for this operation alone"]
-        return "\n".join([*self.steps, *(unknown if self.copies is None else _said(self.copies))])
+        if self.copies is None or self.copied is None:
+            return "\n".join([*self.steps, "copies in between: not known for this operation alone"])
+        started, done = (types or "nothing" for types in self.copied)
+        own = f"copied by the library: {started} at the start, {done} at the done"
+        return "\n".join([*self.steps, own, *_said(self.copies)])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -402,9 +408,11 @@ def _operation(number: int, run: Run, same: list[Flight], copies: tuple[Copy, ..
     operation, name = same[0].operation, same[0].operation.name
     own: dict[int, str] = {}  # by position: the line of its start, or of an update or a done
     others: set[int] = set()
+    copied = {"start": "", "update": "", "done": ""}
     for at, step in enumerate(run.steps):
         for flight in (flight for flight in step.flights if flight in same):
             own[at] = _own_line(step.eqn, name, number)
+            copied[step.eqn.opcode] = _types(step.eqn.invars if step.eqn.opcode == "start" else step.eqn.outvars)
             others |= {*run.between(flight, at)} if step.eqn.opcode == "done" else set()
     lines: dict[str, dict[int, str]] = {"start": {}, "update": {}, "done": {}, "between": {}, "all": {}}
     for at in sorted({*own, *others}):  # an equation of a loop stands where it comes first
@@ -421,6 +429,7 @@ def _operation(number: int, run: Run, same: list[Flight], copies: tuple[Copy, ..
         dones=tuple(lines["done"].values()),
         between=tuple(lines["between"].values()),
         steps=tuple(lines["all"].values()),
+        copied=None if copies is None else (copied["start"], copied["done"]),
         copies=copies,
     )
 

@@ -84,7 +84,8 @@ def test_report():
     assert (operation.name, operation.kind, operation.copies) == ("sin", "async_start", ())
     assert _names(operation.between) == ["mul"]
     lines = [operation.start, f"    {operation.between[0]}", *operation.updates, *operation.dones]
-    assert str(inspection).splitlines() == [*lines, "copies in between: none"]
+    own = "copied by the library: float32[3] at the start, float32[3] at the done"
+    assert str(inspection).splitlines() == [*lines, own, "copies in between: none"]
     said = [operation.start, operation.between[0], *operation.updates, *operation.dones]
     assert [part.split("  ")[0] for part in said] == [
         "%1 = sin-start(float32[3])",
@@ -142,6 +143,15 @@ def test_callback_and_partial_result():
     assert _names(callback.between) == ["sin", "sin-start", "sin-update"]
     assert _names(kept.between) == ["count-done"]
     assert callback.copies is not None and kept.copies is not None
+
+
+def test_what_the_library_copies():
+    """It copies what the function gave, or the device sends, at the start, and what comes back at the done."""
+    (kept,) = fx.inspect(lambda x: fx.async_done(fx.async_start(lambda x: x[:32], x)))(jnp.ones(64)).operations
+    assert kept.copied == ("float32[32]", "float32[32]")
+    (summed,) = fx.inspect(_on_ring(lambda x: fx.async_done(fx.psum_start(x, "ring"))))(X).operations
+    assert all(types.startswith("float32[4,2]") for types in summed.copied)
+    assert "copied by the library: {} at the start, {} at the done".format(*summed.copied) in str(summed)
 
 
 def test_carried_future_has_two_starts_and_two_dones():
