@@ -129,7 +129,8 @@ class Config:
     - `cells` (`EFFECTS_CELLS`): when a cell of IPython or of a notebook ends. `"wait"`: when its effects are visible,
       and what they failed with is the cell's error; `"go_on"`: when its code has run.
     - `bounds_checks` (`EFFECTS_BOUNDS_CHECKS`): whether simulated Pallas kernels check every index of a reference, and
-      where their blocks begin, as `fx.check` does. After a change functions are traced again.
+      where their blocks begin, as `fx.check` does; compiled ones are refused. After a change functions are traced
+      again.
     - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
       no barrier has reported; 0 lets it be.
     - `jax_effects` (`EFFECTS_JAX_EFFECTS`): what `jax.debug.print`, `jax.debug.callback`, `jax.debug.log` and

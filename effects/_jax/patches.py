@@ -181,7 +181,8 @@ def _rows_of_kernels() -> tuple[Patch, ...]:
         Patch(
             "bounds of kernels",
             (method(pallas_call, "pallas_call_p", "bind"),),
-            "With the setting `bounds_checks`, a simulated kernel checks every index and where its blocks begin.",
+            "With the setting `bounds_checks`, a simulated kernel checks every index and where its blocks begin, and a "
+            "compiled one is refused.",
             "JAX's simulation moves what is outside to the nearest that is inside, without a word.",
             "0.10",
             "JAX's simulation checks bounds.",

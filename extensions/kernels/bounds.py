@@ -18,7 +18,18 @@ from effects._jax import pallas
 from effects._model.site import Where
 from effects.lowering.passes import send
 
+MSG_COMPILED = (
+    "The kernel `{kernel}` is compiled for a device, and `fx.config.bounds_checks` is set. Only simulated kernels "
+    "check their accesses. Pass `interpret=True`, or call it in `with fx.config.override(bounds_checks=False)`."
+)
+
 _CHECKED = "effects.bounds_checks"
+
+
+def refuse_compiled(params: dict[str, Any], kernel: str) -> None:
+    """Raises if a kernel is not simulated, which cannot check its accesses."""
+    if not pallas.is_simulated(params):
+        raise NotImplementedError(MSG_COMPILED.format(kernel=kernel))
 
 
 def with_bounds_checks(params: dict[str, Any], mask: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from effects import _jax
 from effects._jax import kernel_logs, mesh_kernels, patches
 from effects._model.primitive import effect_p
 from effects._model.site import Site, Where
+from effects.extensions.kernels.bounds import refuse_compiled
 from effects.extensions.kernels.log_rules import LogOptions, plan_log
 from effects.extensions.kernels.log_writer import LogWriter
 from effects.lowering.effect import bind_record
@@ -95,6 +96,8 @@ def _has_effects(params: dict[str, Any]) -> bool:
 @patches.implements("lowering of kernels over meshes")
 def _lower_mesh_kernel(lowering: Callable[..., Any]) -> Callable[..., Any]:
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
+        if _jax.kernel_options().checks_bounds:
+            refuse_compiled(params, params["name"] or "kernel")
         if not _has_effects(params):
             return lowering(ctx, *operands, **params)
 

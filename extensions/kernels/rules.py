@@ -23,7 +23,12 @@ from effects._model.primitive import effect_p
 from effects._model.registry import Effect, Order
 from effects.dispatch.runtime.supervisor import other_waits
 from effects.extensions.kernels.api import grid_order_of, log_options_of, numbers_in_order
-from effects.extensions.kernels.bounds import with_and_without_checks, with_bounds_checks, without_bounds_checks
+from effects.extensions.kernels.bounds import (
+    refuse_compiled,
+    with_and_without_checks,
+    with_bounds_checks,
+    without_bounds_checks,
+)
 from effects.extensions.kernels.grid import needs_grid, show_grid, visit_grid, with_lane
 from effects.extensions.kernels.log_rules import LogOptions, log_kernel, logged_sites
 from effects.lowering.effect import bind_record
@@ -37,10 +42,6 @@ MSG_INDEX_MAP = (
     "The index map of a kernel has the effect {effect} at {where}. An index map says which block a program of the grid "
     "gets, and JAX evaluates it when and as often as it likes. Move the effect into the kernel, where "
     "`pl.program_id` says which program it is."
-)
-MSG_COMPILED = (
-    "The kernel `{kernel}` is compiled for a device, and `fx.config.bounds_checks` is set. Only simulated kernels "
-    "check their accesses. Pass `interpret=True`, or call it in `with fx.config.override(bounds_checks=False)`."
 )
 MSG_REVERSE = (
     "The kernel `{kernel}` has effects and is differentiated in reverse. JAX has no such derivative of a kernel, with "
@@ -87,8 +88,7 @@ def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
         # What a derivative or `vmap` makes of a kernel comes here again.
         is_last = not any(isinstance(x, _TRANSFORMED) for x in args)
         if is_last and _jax.kernel_options().checks_bounds:
-            if not pallas.is_simulated(params):
-                raise NotImplementedError(MSG_COMPILED.format(kernel=pallas.kernel_source(params)))
+            refuse_compiled(params, pallas.kernel_source(params))
             params = pallas.with_races_detected(with_bounds_checks(params, _masked_again))
         return bind(*args, **params)
 

@@ -261,3 +261,13 @@ def test_checks_of_arrays_are_lowered():
         o_ref[i] = x_ref[i]
 
     assert "mosaic_gpu" in lower(logged(functools.partial(call, kernel)), "cuda", X)
+
+
+@pytest.mark.parametrize("kernel", [k_scalar, lambda x, o: None], ids=["with effects", "without"])
+def test_bounds_checks_refuse_one_that_is_compiled(kernel):
+    """It has no checks, which would otherwise be left out without a word."""
+    with (
+        fx.config.override(bounds_checks=True),
+        pytest.raises(NotImplementedError, match="is compiled for a device, and `fx.config.bounds_checks` is set"),
+    ):
+        lower(functools.partial(call, kernel), "cuda", X)
