@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, overload
 from effects._model.site import Where
 from effects._model.wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TARGET
 from effects.dispatch.calling.jit import JitFunction, jit
-from effects.extensions.asynchronous.operation import HostStartOp
+from effects.extensions.asynchronous.operation import HostStartOp, Kept
 from effects.extensions.asynchronous.primitives import async_start_p
 from effects.extensions.asynchronous.tickets import Flight, Path, Place, Run, Step, exclude
 from effects.extensions.inspecting.compare import Comparison, comparing
@@ -254,7 +254,10 @@ class InspectedOperation:
             return "\n".join([*self.steps, "copies in between: not known for this operation alone"])
         started, done = (types or "nothing" for types in self.copied)
         own = f"copied by the library: {started} at the start, {done} at the done"
-        return "\n".join([*self.steps, own, *_said(self.copies)])
+        return "\n".join([*self.steps, *[_NO_OVERLAP] * (self.kind == Kept.kind), own, *_said(self.copies)])
+
+
+_NO_OVERLAP = "overlap: none, since XLA computes a function at its start (a custom call may answer later)"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
