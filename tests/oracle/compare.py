@@ -122,7 +122,7 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
     if left_out > seen.left_out or (left_out < seen.left_out and not may_count_more(case, expected)):
         complaints.append(f"errors counted {seen.left_out} effects after them and should have counted {left_out}")
     if seen.records is not None:
-        seen, found = _by_record(case, seen, lambda line: label_of(line) in unordered_labels, checks)
+        seen, found = _by_record(case, seen, lambda line: label_of(line) in unordered_labels, apart, checks)
         complaints += found
     if not complaints and seen.tokens is not None and expected.places is not None and not unknown:
         # Functions without order may run beside each other, so that it is not known which record has which line.
@@ -144,12 +144,13 @@ def _ended(state: tuple[int, ...] | str) -> str:
 
 
 def _by_record(
-    case: Case, seen: Outcome, is_unordered: Callable[[str], bool], checks: Collection[str]
+    case: Case, seen: Outcome, is_unordered: Callable[[str], bool], apart: Collection[str], checks: Collection[str]
 ) -> tuple[Outcome, list[str]]:
     """What was seen, with its lines in the order of their records, and those of checks; and what is wrong with these.
 
-    What was captured must be what the output shows, in its order. What is unordered may stand elsewhere: while
-    functions run, another thread of the drain shows it, and a record is captured before its line is written or after.
+    What was captured must be what the output shows, in the order of each domain. What is unordered or of another domain
+    may stand elsewhere: another thread of the drain shows it, and a record is captured before its line is written or
+    after.
     """
     assert seen.records is not None
     callbacks = {s.label for run in case.runs for s in statements(run.program) if isinstance(s, Callback)}
@@ -161,7 +162,7 @@ def _by_record(
         lines.setdefault(texts[-1], []).append(line)
 
     def split(texts: Iterable[str]) -> list[str]:
-        return sorted(texts, key=lambda text: (is_unordered(text), text if is_unordered(text) else ""))
+        return sorted(texts, key=lambda x: (is_unordered(x), x if is_unordered(x) else "", label_of(x) in apart))
 
     of_lines = [text for text in seen.records if label_of(text) not in checks]
     if (shown := split(texts)) != (captured := split(of_lines)):

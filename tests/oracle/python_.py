@@ -119,7 +119,8 @@ class Reading:
         def log(label: str, level: str, **fields: Any) -> None:
             words = [label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level]
             text = f"{' '.join(words)}{in_lane(self._lane, self._grid)}"
-            self._at_this_point("" if level == "DEBUG" else label, lambda: level == "DEBUG" or self.lines.append(text))
+            hidden = level == "DEBUG"  # which has a number all the same
+            self._at_this_point(f"#{label}" if hidden else label, lambda: hidden or self.lines.append(text))
 
         def call(label: str, *values: int) -> list[int]:
             callback = callbacks[label]
@@ -191,7 +192,8 @@ class Reading:
         """Whether the effect is left out, since one before it in its order has failed. If the program waits for it, it
         ends."""
         kind = self._kinds.get(label.split(".", 1)[0], "")
-        if not (self.stopped and label and EFFECTS.get(kind, True)) or kind in DOMAINS:
+        is_shown = label and label[0] != "#"
+        if not (self.stopped and is_shown and EFFECTS.get(kind, True)) or kind in DOMAINS:
             return False
         self.left_out += 1
         if kind == "async_host" or "sync" in kind.split("_"):

@@ -27,7 +27,7 @@ from tests.oracle.runners import library_after
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.calls import Call, Vmap
 from tests.oracle.statements.control import Cond, Fori, Scan
-from tests.oracle.statements.effects import Effect
+from tests.oracle.statements.effects import Effect, Log
 from tests.oracle.statements.state import Assign
 
 SAMPLE = """
@@ -107,6 +107,14 @@ def test_region_on_devices_in_another_order_agrees_with_lines_written_by_hand() 
     """The order is that of the devices, whatever their places in the mesh."""
     case = _case(_region(Effect("ordered", "at", (D, Y))), placing=Placing((3, 1), 1))
     assert check(case)[0].lines == ["at 1 6", "at 0 5"]
+
+
+def test_event_that_is_not_shown_has_a_number() -> None:
+    """It is below the level, in a branch that one of the devices takes."""
+    hidden, shown = Log("log", "hidden", "DEBUG", (D,), False), Effect("ordered", "shown", (D,))
+    body = (Cond(Less(D, Literal(1)), (hidden,), (shown,)), Effect("ordered", "after", (D,)))
+    case = _case(_region(*body), placing=Placing((3, 1), 1))
+    assert check(case)[0].lines == ["shown 1", "after 1", "after 0"]
 
 
 @pytest.mark.parametrize("check_vma", [True, False])

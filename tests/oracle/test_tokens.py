@@ -96,6 +96,13 @@ def test_check_reports_lines_of_a_domain_in_another_order() -> None:
     assert compare(CASE, expected, dataclasses.replace(expected, lines=apart[::-1] + others))
 
 
+def test_records_of_another_domain_may_stand_elsewhere_than_their_lines() -> None:
+    """Two threads of the drain show them."""
+    expected, seen = _seen()
+    moved = sorted(seen.lines, key=lambda line: line.startswith("own"))
+    assert moved != seen.lines and not compare(CASE, expected, dataclasses.replace(seen, lines=moved))
+
+
 def test_records_of_unordered_effects_may_stand_elsewhere_than_their_lines() -> None:
     """A record is captured before its line is written or after, and what is unordered may come between. Whatever has an
     order has the same in both, and each line has its record."""

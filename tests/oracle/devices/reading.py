@@ -226,7 +226,7 @@ class DeviceReading(threading.local, Reading):
                 elif skips:
                     begun.append(counts[PROGRAM_DOMAIN])
                 continue
-            kind = self._kinds.get(label.split(".", 1)[0], "unordered")
+            kind = self._kinds.get(label.removeprefix("#").split(".", 1)[0], "unordered")
             domain = DOMAINS.get(kind, PROGRAM_DOMAIN)
             by_itself = kind in ("apart", "native")  # the call of a handler
             if EFFECTS[kind]:
