@@ -189,6 +189,21 @@ with jax.disable_jit():
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
+def test_error_of_a_key_that_was_used_counts_arguments_as_jax_does():
+    """The token, which is an argument, too, is left out."""
+
+    def error(jit, show):
+        f = jit(lambda x, key: (show(x), jax.random.normal(key))[1])
+        key = jax.random.key(0)
+        with jax.debug_key_reuse(True):
+            f(1.0, key)
+            with pytest.raises(jax.errors.KeyReuseError) as raised:
+                f(1.0, key)
+        return str(raised.value)
+
+    assert error(fx.jit, lambda x: fx.print("{}", x)) == error(jax.jit, lambda x: None)
+
+
 def test_cache_size_counts_kinds_of_arguments(lines):
     """`_cache_size` is that of `jax.jit` after the same calls, and `clear_cache` empties it.
 

@@ -398,3 +398,16 @@ def test_programs_without_effects_leave_nothing_behind():
         "for i in range(5000): f(i)\nfx.effects_barrier(timeout=60)\nprint(len(runtime.streams.current().calls))"
     )
     assert done.stdout == "0\n", done.stderr
+
+
+def test_program_of_jax_comes_ahead_of_ours(lines):
+    """What `jax.jit` dispatched on the thread is waited for, however long it takes."""
+
+    @jax.jit
+    def plain(x):
+        y = jax.lax.fori_loop(0, 20, lambda _, y: y @ y / 512, jnp.ones((512, 512)))
+        fx.print("plain {}", x + y[0, 0])
+
+    ours = fx.jit(lambda x: fx.print("ours {}", x))
+    ours(0.0)
+    assert lines(lambda: [plain(0.0), ours(1.0)])[-2:] == ["plain 1.0", "ours 1.0"]

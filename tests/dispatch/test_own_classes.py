@@ -140,3 +140,24 @@ def test_one_function_is_called_in_the_ways_that_were_asked_for(lines):
     shapes = []
     lines(lambda: (f(X, None), f(X, "expand_dims"), f(X, None)))
     assert shapes == [(), (), (), (3,), (), (), ()]
+
+
+class _Adds:
+    """Two of it are equal, and do not do the same."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __eq__(self, other):
+        return isinstance(other, _Adds)
+
+    def __hash__(self):
+        return 0
+
+    def __call__(self, x):
+        fx.print("{}", x + self.number)
+
+
+def test_functions_that_are_equal_are_two(lines):
+    one, two = _Adds(1), _Adds(2)
+    assert lines(lambda: [fx.jit(one)(1.0), fx.jit(two)(1.0)]) == ["2.0", "3.0"]

@@ -198,3 +198,23 @@ def test_what_is_new_at_a_later_call():
     done = run_python(code)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1]) == {}
+
+
+def test_call_waits_for_results_that_only_its_program_needs():
+    """The calls before it made another program, which native code calls, since nothing waits for it."""
+    seen = []
+
+    def note(x):
+        seen.append(float(x))
+        return np.float32(x)
+
+    @fx.jit
+    def f(x):
+        fx.print("{}", x.shape)
+        y = jnp.ones((256, 256)) * x  # work enough that XLA computes it on a thread of its own
+        return fx.callback(note, jax.ShapeDtypeStruct((), "float32"), (y @ y).sum()) if x.ndim else x
+
+    for _ in range(3):
+        f(jnp.float32(1))
+    f(jnp.ones(1))
+    assert seen == [256.0**3]

@@ -31,7 +31,7 @@ TESTS = {  # by folder of the product: the files of tests that are to notice sli
     ),
     "dispatch/calling": (
         *("tests/dispatch/**/test_*.py", "tests/extensions/custom_calls/test_*.py"),
-        "tests/lowering/test_library_jits.py",
+        *("tests/lowering/test_library_jits.py", "tests/effects/callback/test_several_devices.py"),
     ),
     "dispatch": ("tests/dispatch/**/test_*.py",),
     "effects": ("tests/effects/**/test_*.py",),
