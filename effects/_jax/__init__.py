@@ -163,7 +163,6 @@ from effects._jax.primitives import custom_vjp_call_p as custom_vjp_call_p
 from effects._jax.primitives import custom_vmap_arguments as custom_vmap_arguments
 from effects._jax.primitives import custom_vmap_p as custom_vmap_p
 from effects._jax.primitives import discharge_state as discharge_state
-from effects._jax.primitives import explaining as explaining
 from effects._jax.primitives import hoisting_unless as hoisting_unless
 from effects._jax.primitives import inlined_calls as inlined_calls
 from effects._jax.primitives import is_plain_call as is_plain_call

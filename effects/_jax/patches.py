@@ -398,15 +398,6 @@ _TABLE = (
         "JAX moves only equations without effects.",
     ),
     Patch(
-        "futures that loops carry",
-        (attribute(loops, "_check_carry_type"),),
-        "A loop whose turns return a future that writes to other references than the future that they carry is refused "
-        "with the rule and the remedy.",
-        "JAX shows two structures that differ, and says nothing of futures.",
-        "0.10",
-        "JAX lets libraries say why structures differ.",
-    ),
-    Patch(
         "scan in remat",
         (entry(pe, _REMAT, scan_p),),
         "In a rematerialized region, a `scan` with effects carries a mask for them, which always holds.",

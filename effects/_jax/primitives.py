@@ -148,22 +148,6 @@ def hoisting_unless(has_effects: Callable[[Any], bool]) -> Callable[[Any], Any]:
     return make
 
 
-def explaining(explain: Callable[[TypeError], None]) -> Callable[[Any], Any]:
-    """Makes of a function of JAX's that checks something one whose error `explain` gets, which may raise another."""
-
-    def make(check: Any) -> Any:
-        def checked(*args: Any) -> None:
-            try:
-                check(*args)
-            except TypeError as error:
-                explain(error)
-                raise
-
-        return checked
-
-    return make
-
-
 def discharge_state(jaxpr: Any, args: Sequence[Any], is_initialized: Sequence[bool]) -> tuple[Any, list[Any]]:
     """The pure jaxpr of a `run_state`, and its arguments, with the references that come uninitialized made up."""
     discharged = discharge.discharge_state(closed_jaxpr(jaxpr))

@@ -3,11 +3,7 @@
 Its rules are loaded once a program has the first operation.
 """
 
-import re
-
-from effects import _errors as errors
 from effects import _jax
-from effects._jax import patches
 from effects.extensions.asynchronous import host_runs as host_runs
 from effects.lowering.native_module import native, register_handlers
 
@@ -16,13 +12,5 @@ def _load_rules() -> None:
     from effects.extensions.asynchronous import rules as rules
 
 
-def _explain(error: TypeError) -> None:
-    if len({*re.findall("<to be written to: .*?>", str(error))}) > 1:  # as an `Into` shows itself
-        from effects.extensions.asynchronous.references import MSG_OTHER_TARGETS
-
-        raise errors.FutureError(MSG_OTHER_TARGETS) from error
-
-
-patches.implements("futures that loops carry")(_jax.explaining(_explain))
 _jax.when_imported("effects.extensions.asynchronous.start_and_done", _load_rules)
 register_handlers("cpu", native.operation_handlers())  # a program from elsewhere may come before any of here

@@ -20,11 +20,6 @@ MSG_REFERENCE_TYPES = (
     "`fx.{call}` at {where} was given references of {source} to read and of {target} to write. The done writes to each "
     "what the start has read. Pass references of the same shapes and types in the same structure."
 )
-MSG_OTHER_TARGETS = (
-    "A loop carries a future whose done writes to references, and its turns return one that writes to others. All "
-    "turns are one program, which writes to the same references in each. Unroll the loop so that each turn ends as it "
-    "began, or start with values and write what the done returns."
-)
 MSG_REFERENCE_TO_ITSELF = (
     "`fx.{call}` at {where} was given one reference of type {type} twice. It is written while the operation is under "
     "way, so it cannot be what is read or written besides. Make a second reference with `jax.new_ref`."
@@ -50,7 +45,13 @@ class Into:
 
     def __repr__(self) -> str:  # what JAX says where a loop's body returns a future that is written elsewhere
         numbers = ", ".join(f"{_jax.typeof(reference)} number {id(reference)}" for reference in self._references)
-        return f"<to be written to: {numbers}>"
+        return f"<to be written to: {numbers}. {_IN_A_LOOP}>"
+
+
+_IN_A_LOOP = (
+    "All turns of a loop write to the same references: unroll it so that each turn ends as it began, or start with "
+    "values and write what the done returns"
+)
 
 
 def are_references(x: Any) -> bool:

@@ -167,23 +167,6 @@ def _tokens_of_log():
     return len({record.token for record in records})
 
 
-def _error_of_other_targets():
-    """What is raised where a loop's turns take turns in the reference that they write."""
-
-    def turns(x):
-        one, other = jax.new_ref(x), jax.new_ref(x)
-
-        def turn(_, future):
-            fx.async_done(future)
-            return fx.copy_start(other, one)
-
-        fx.async_done(jax.lax.fori_loop(0, 2, turn, fx.copy_start(one, other)))
-
-    with pytest.raises((TypeError, fx.FutureError)) as caught:
-        jax.make_jaxpr(turns)(1.0)
-    return caught.type
-
-
 # Functions of their own at each call, so that nothing comes from caches of JAX.
 NEEDED = {
     "JAX's own callbacks": (lambda: _records(jax.vmap(_branch_of_jax), jnp.arange(3)), 1, 3),
@@ -193,7 +176,6 @@ NEEDED = {
     "vmap of custom_vmap": (lambda: _records(jax.vmap(lambda x: x + _custom_vmap()), jnp.arange(3.0)), 3, 1),
     "vmap of run_state": (lambda: _records(jax.vmap(lambda x: x + _run_state()), jnp.arange(3.0)), 3, 1),
     "hoisting from scans": (lambda: _records(jax.grad(_scan), 1.0), 3, 1),
-    "futures that loops carry": (_error_of_other_targets, fx.FutureError, TypeError),
     "scan in remat": (lambda: _records(jax.grad(jax.checkpoint(lambda x: _scan(x))), 1.0), 3, 1),
     "linearized while": (lambda: _records(lambda x: jax.linearize(_while, x)[1](x), 1.0), 4, 8),
     "while in remat": (
