@@ -60,8 +60,8 @@ def send(path: str, rules: str) -> bool:
     """Has the process that writes this run file apply rules. Returns whether it reads them."""
     try:
         pipe = os.open(pipe_of(path), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # no process reads it, or another user's does
+        with open(pipe, "w") as lines:
+            lines.write(f"{rules}\n")
+    except OSError:  # no process reads it, or another user's does, or it has just ended its recording
         return False
-    with open(pipe, "w") as lines:
-        lines.write(f"{rules}\n")
     return True

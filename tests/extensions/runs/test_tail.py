@@ -139,6 +139,14 @@ def test_only_the_user_of_a_process_may_change_what_it_shows(tmp_path, caplog):
     assert not os.path.exists(pipe_of(path)) and not send(path, "a.py=off")
 
 
+def test_rules_may_come_when_a_recording_ends(tmp_path):
+    """The process then stops reading with the rule, or with the line that wakes its thread."""
+    for number in range(50):
+        path = str(tmp_path / f"{number}.fx")
+        with fx.record(path, max_bytes=1 << 16):
+            send(path, "no rule")
+
+
 PROGRAM = """
 import sys, jax, jax.numpy as jnp, effects as fx
 
