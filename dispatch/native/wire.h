@@ -72,9 +72,10 @@ enum class Kind : uint16_t {
   kEnter = 4, // a device begins to count for itself: the index is that of the next effect around the region
   kLeave = 5, // and ends it: the index after its last effect
   kSkip = 6,  // a device has no effects of its own from this index on, as many as `site` says
-  // What the host does, for a tap alone (producer/publisher.h): a program is called and its call returns, it has failed,
-  // a function of the user's begins and ends, and a thread waits in a barrier. The payload is text; of a function, the
-  // number of the thread whose programs are those that it calls.
+  // What the host does, for a tap alone (producer/publisher.h): a program is called and its call returns, it has
+  // failed, a function of the user's begins and ends, a thread waits in a barrier, and a device starts an asynchronous
+  // operation and has what it came to. The payload is text; of a function, the number of the thread whose programs are
+  // those that it calls. The index of an operation's token is its number.
   kDispatched = 16,
   kReturned = 17,
   kFailed = 18,
@@ -82,6 +83,8 @@ enum class Kind : uint16_t {
   kDone = 20,
   kBarrier = 21,
   kBarrierDone = 22,
+  kOperation = 23,
+  kOperationDone = 24,
 };
 
 inline bool IsMarker(Kind kind) { return kind >= Kind::kClose; }
@@ -240,7 +243,7 @@ inline constexpr char kOrdered[] = "ordered", kDevices[] = "devices", kMayDiverg
                       kAnnouncesSkips[] = "skips", kCounted[] = "counted", kCount[] = "count", kDomain[] = "domain";
 // Of asynchronous operations.
 inline constexpr char kByLane[] = "by_lane", kOptional[] = "optional", kCall[] = "call", kTo[] = "to", kFrom[] = "from",
-                      kSize[] = "size", kWhere[] = "where";
+                      kSize[] = "size", kWhere[] = "where", kName[] = "name";
 // Of custom calls: ours, whose name sorts behind all that users may choose, and what it has beside the site.
 inline constexpr char kOurs[] = "~effects", kTarget[] = "target", kPlatform[] = "platform", kKept[] = "kept";
 } // namespace attribute

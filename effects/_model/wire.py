@@ -115,9 +115,20 @@ def read_header(data: Any, at: int = 0) -> Header:
 class Kind(enum.IntEnum):
     """What a header is of: a record; a device's end of a program; what the host does, which goes to a tap alone."""
 
-    ORDERED, UNORDERED, CLOSE, DISPATCHED, RETURNED, FAILED, BEGUN, DONE, BARRIER, BARRIER_DONE = layout[
-        "kinds"
-    ].values()
+    (
+        ORDERED,
+        UNORDERED,
+        CLOSE,
+        DISPATCHED,
+        RETURNED,
+        FAILED,
+        BEGUN,
+        DONE,
+        BARRIER,
+        BARRIER_DONE,
+        OPERATION,
+        OPERATION_DONE,
+    ) = layout["kinds"].values()
 
 
 def write_header(site: int, token: tuple[int, ...], device: int, payload_size: int, time: float) -> bytes:
@@ -169,7 +180,7 @@ class Attribute(enum.StrEnum):
 
     SITE, TRAITS, DESCRIPTION, AHEAD, TOGETHER, FAIL_AS_ONE = layout["record_attributes"]
     ORDERED, DEVICES, MAY_DIVERGE, HAS_GROUPS, ANNOUNCES_SKIPS, COUNTED, COUNT, DOMAIN = layout["region_attributes"]
-    BY_LANE, OPTIONAL, CALL, TO, FROM, SIZE, WHERE = layout["operation_attributes"]
+    BY_LANE, OPTIONAL, CALL, TO, FROM, SIZE, WHERE, NAME = layout["operation_attributes"]
     OURS, TARGET, PLATFORM, KEPT = layout["custom_call_attributes"]
 
 

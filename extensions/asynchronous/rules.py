@@ -191,8 +191,13 @@ def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[A
 def keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
     values = [value.astype(stored_dtype(value.dtype)) for value in values]
     by_lane = not isinstance(operation, Exchanged)
-    attributes = {Attribute.BY_LANE: by_lane, Attribute.OPTIONAL: operation.of_derivative}
+    attributes = {Attribute.BY_LANE: by_lane, Attribute.OPTIONAL: operation.of_derivative, **_named(operation)}
     return _call(token, values, [operation.ticket], operation, KEEP_TARGET, attributes=attributes)
+
+
+def _named(operation: Operation) -> dict[str, str]:
+    """What a run that is recorded calls it. Of a derivative's there is no line."""
+    return {Attribute.NAME: f"{operation.name} at {operation.where}" if operation.where else operation.name}
 
 
 def _keep_received(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
@@ -250,6 +255,7 @@ def _peers(operation: Exchanged) -> dict[str, Any]:
         Attribute.TO: receivers,
         Attribute.FROM: senders,
         Attribute.OPTIONAL: operation.of_derivative,
+        **_named(operation),
     }
 
 

@@ -37,6 +37,7 @@ STANDS = "    {devices} came last to {line}, {ago} before."
 CALLED_NOT = "    Process {process} has not called it; its newest call is dispatch {epoch}, `{name}`."
 NOWHERE = "    No device has come to an effect of it."
 CALLBACK = "  The callback `{name}` at {where} has run for {ago}."
+OPERATION = "  Device {device} started `{name}` {ago} before, and does not have what it comes to."
 BARRIER = "  Thread {thread} has waited in a barrier for {ago}."
 NOTHING = "  Nothing had begun that had not ended. The newest record is {line}, {ago} before."
 
@@ -154,6 +155,7 @@ def last(run: Run) -> str:
     programs: dict[Any, _Program] = {}
     calls: dict[tuple[int, int], _Program] = {}  # the newest of each process and thread
     functions: dict[Any, Event] = {}
+    operations: dict[Any, Event] = {}
     barriers: dict[Any, Event] = {}
     until: dict[int, float] = collections.defaultdict(float)
     for event in run.events():
@@ -165,6 +167,10 @@ def last(run: Run) -> str:
             functions[number, event.token, event.device] = event
         elif event.kind == Kind.DONE:
             functions.pop((number, event.token, event.device), None)
+        elif event.kind == Kind.OPERATION:
+            operations[number, event.token, event.device] = event
+        elif event.kind == Kind.OPERATION_DONE:
+            operations.pop((number, event.token, event.device), None)
         elif event.kind == Kind.BARRIER:
             barriers[key[:2]] = event
         elif event.kind == Kind.BARRIER_DONE:
@@ -190,6 +196,11 @@ def last(run: Run) -> str:
             *(
                 CALLBACK.format(name=_title(each.site), where=_where(each.site), ago=_ago(end, each.time))
                 for key, each in functions.items()
+                if key[0] == process.number
+            ),
+            *(
+                OPERATION.format(device=each.device, name=each.text, ago=_ago(end, each.time))
+                for key, each in operations.items()
                 if key[0] == process.number
             ),
             *(

@@ -45,6 +45,9 @@ _ASYNC_DONE = "effects.async_done"
 """The key of the function for which the done of an asynchronous function waits. Its argument says which start it is
 of."""
 
+_OPERATIONS = "asynchronous operations"
+"""Their track."""
+
 _PER_SECOND = 1_000_000
 """Times are whole microseconds since 1970. Perfetto rounds decimals, and leaves out slices that then overlap."""
 
@@ -54,8 +57,8 @@ Program = tuple[int, tuple[int, int]]
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Slice:
-    """Something that took some time: a "call", a "barrier", a "program" on a device, a "callback", or a "function" that
-    runs beside its program."""
+    """Something that took some time: a "call", a "barrier", a "program" on a device, a "callback", a "function" that
+    runs beside its program, or another asynchronous "operation"."""
 
     kind: str
     track: tuple[int, str]  # the process, and what of it
@@ -75,7 +78,8 @@ class Slice:
 
     @property
     def shown(self) -> str:
-        place = f" on {self.track[1]}" if self.site is None else f" at {self.site.where}"
+        of_operation = self.kind == "operation"  # its name says its line
+        place = "" if of_operation else f" on {self.track[1]}" if self.site is None else f" at {self.site.where}"
         return f"{self.name}{place}{' (unfinished)' if self.is_unfinished else ''}"
 
 
@@ -92,6 +96,7 @@ class Timeline:
         self.arrows: dict[tuple[int, tuple[int, ...], int], list[tuple[Slice, int, Slice]]] = {}
         self.functions: dict[tuple[int, tuple[int, ...]], list[Slice]] = {}  # by process and token: lanes, devices
         self._open: dict[Any, Slice] = {}
+        self._operations: dict[Any, Slice] = {}  # by process, token and device
         self._last: dict[int, int] = {}  # by process: the last time that is known
         for event in run.events():
             self._add_event(event)
@@ -133,6 +138,16 @@ class Timeline:
             self.functions.setdefault((process, event.token), []).append(self._begin(function, begun))
         elif kind == Kind.DONE:
             self._end(function, time)
+        elif kind == Kind.OPERATION:
+            if program[0] != PLAIN_THREAD:  # operations of all that JAX dispatches are as those of one program
+                self._on_device(call, event.device, time)
+            begun = Slice("operation", (process, _OPERATIONS), event.text, time, program, device=event.device)
+            self._operations[process, event.token, event.device] = begun
+            self.slices.append(begun)
+        elif kind == Kind.OPERATION_DONE:
+            # Each of its lanes has a done. Of what was started before the recording there is no start.
+            if (begun := self._operations.get((process, event.token, event.device))) is not None:
+                begun.end = time
         else:
             on_device = self._on_device(call, event.device, time)
             if kind == Kind.CLOSE:
@@ -180,7 +195,7 @@ class Timeline:
             if site.effect.name == "async":
                 for record in _records_of(process, part, run._site):
                     lane = int(np.ravel_multi_index(record.lane, site.lanes)) if record.lane else 0
-                    track = process.number, "asynchronous functions"
+                    track = process.number, _OPERATIONS
                     begun = Slice("function", track, site.content.title, time, program[1], site, device)
                     starts.setdefault((numbered, int(record.args[-1]), lane), []).append(begun)
                     self.slices.append(begun)
@@ -242,7 +257,7 @@ def trace(run: Run, path: str | os.PathLike[str], *, profile: str | os.PathLike[
     """Writes a timeline of a run for Perfetto (https://ui.perfetto.dev), as JSON of trace events.
 
     Each process of the run has a track for each thread that calls programs, for each device, for callbacks and for
-    asynchronous functions. Arrows lead from a call to its program on each device, and from a record to its callback.
+    asynchronous operations. Arrows lead from a call to its program on each device, and from a record to its callback.
     The numbers that `fx.log` was given are counters. Times are in microseconds since 1970.
 
     Args:
@@ -302,6 +317,7 @@ def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
         known[free] = each.row, each.start + each.duration
         args: dict[str, Any] = {"thread": each.program[0], "dispatch": each.program[1]}
         args |= {"line": str(each.site.where)} if each.site is not None else {}
+        args |= {"device": each.device} if each.kind == "operation" else {}
         args |= {"unfinished": True} if each.is_unfinished else {}
         args |= {"waited for": [*dict.fromkeys(waited.shown for waited in each.waited)]} if each.waited else {}
         name = f"{each.name} (unfinished)" if each.is_unfinished else each.name
@@ -338,7 +354,7 @@ def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
         yield from _arrow(next(flows), *arrow)
 
 
-_ORDER = ["call", "barrier", "program", "callback", "function"]
+_ORDER = ["call", "barrier", "program", "callback", "function", "operation"]
 """The tracks from top to bottom, by what is on them."""
 
 
@@ -438,7 +454,13 @@ def _summary(timeline: Timeline) -> Iterator[rich.table.Table]:
         elif each.kind != "call":
             content = None if each.site is None else each.site.content
             waits = isinstance(content, HostCall) and content.results is not None
-            kind = "asynchronous" if each.kind == "function" else "a device waits" if waits else "no device waits"
+            kind = (
+                "asynchronous"
+                if each.kind in ("function", "operation")
+                else "a device waits"
+                if waits
+                else "no device waits"
+            )
             functions.setdefault((each.shown, kind), []).append(each)
     for slices in of_programs.values():
         if len(slices) > 1:

@@ -48,7 +48,7 @@ Value Tickets(int64_t lanes) {
 std::string Keep(Loaded &loaded, const Buffer &token, const Buffer &values, const Buffer &tickets, bool by_lane) {
   Frame frame(loaded);
   return With(frame, {&token, &values}, {&tickets, &token})
-      .attributes({{"by_lane", by_lane}, {"optional", false}})
+      .attributes({{"by_lane", by_lane}, {"optional", false}, {"name", std::string("f at f.py:1")}})
       .call(Execute(kKeepTarget));
 }
 

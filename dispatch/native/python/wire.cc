@@ -114,7 +114,9 @@ nb::dict Wire() {
                            {"begun", number(Kind::kBegun)},
                            {"done", number(Kind::kDone)},
                            {"barrier", number(Kind::kBarrier)},
-                           {"barrier_done", number(Kind::kBarrierDone)}});
+                           {"barrier_done", number(Kind::kBarrierDone)},
+                           {"operation", number(Kind::kOperation)},
+                           {"operation_done", number(Kind::kOperationDone)}});
   wire["header"] = Header();
   wire["text_run"] = Run();
   wire["record_traits"] = Numbers({{"ordered", kRecordIsOrdered},
@@ -147,8 +149,8 @@ nb::dict Wire() {
       Names({name::kSite, name::kTraits, name::kDescription, name::kAhead, name::kTogether, name::kFailAsOne});
   wire["region_attributes"] = Names({name::kOrdered, name::kDevices, name::kMayDiverge, name::kHasGroups,
                                      name::kAnnouncesSkips, name::kCounted, name::kCount, name::kDomain});
-  wire["operation_attributes"] =
-      Names({name::kByLane, name::kOptional, name::kCall, name::kTo, name::kFrom, name::kSize, name::kWhere});
+  wire["operation_attributes"] = Names(
+      {name::kByLane, name::kOptional, name::kCall, name::kTo, name::kFrom, name::kSize, name::kWhere, name::kName});
   wire["custom_call_attributes"] = Names({name::kOurs, name::kTarget, name::kPlatform, name::kKept});
   wire["program_traits"] = NamesInOrder({{"effects", kEffects},
                                          {"has_callbacks", kHasCallbacks},

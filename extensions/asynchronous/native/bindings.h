@@ -11,7 +11,11 @@ namespace effects {
 
 template <typename Device>
 auto BindKeep() {
-  return xla::ffi::Ffi::Bind().Attr<bool>(attribute::kByLane).Attr<bool>(attribute::kOptional).template Ctx<Device>();
+  return xla::ffi::Ffi::Bind()
+      .Attr<bool>(attribute::kByLane)
+      .Attr<bool>(attribute::kOptional)
+      .Attr<std::string_view>(attribute::kName)
+      .template Ctx<Device>();
 }
 
 template <typename Device>

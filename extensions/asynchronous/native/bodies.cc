@@ -29,9 +29,16 @@ uint32_t BeginHostRun(const LoadedSite &site, int32_t device, const DeviceToken 
   return number;
 }
 
-uint32_t KeepValues(int32_t device, const Token &token, const Span *values, size_t count, size_t lanes, bool optional) {
+void NoteStart(int32_t device, const Token &token, uint32_t number, std::string_view name) {
+  publisher().note(Kind::kOperation, {token.stream, token.epoch, 0, number}, name, 0, device);
+}
+
+uint32_t KeepValues(int32_t device, const Token &token, const Span *values, size_t count, size_t lanes, bool optional,
+                    std::string_view name) {
   const uint32_t times = lanes == 0 ? 1 : static_cast<uint32_t>(lanes);
-  return operations().keep(ProgramOf(token), device, values, count, times, optional);
+  const uint32_t number = operations().keep(ProgramOf(token), device, values, count, times, optional);
+  NoteStart(device, token, number, name);
+  return number;
 }
 
 void TakeResults(int32_t device, const Token &token, const Span &tickets, bool by_lane, std::string_view where,
@@ -54,7 +61,8 @@ void TakeResults(int32_t device, const Token &token, const Span &tickets, bool b
     }
     operations().take(
         program, device, number, by_lane ? LaneOfTicket(ticket) : 0, std::move(of_lane),
-        [done, program](const std::string &error) {
+        [done, program, device, of = Token{token.stream, token.epoch, 0, number}](const std::string &error) {
+          publisher().note(Kind::kOperationDone, of, {}, 0, device);
           if (!error.empty()) operations().fail(program, error);
           done(error);
         },

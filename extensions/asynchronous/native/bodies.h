@@ -23,9 +23,13 @@ size_t LanesOf(size_t bytes_of_tickets, bool by_lane);
 uint32_t BeginHostRun(const LoadedSite &site, int32_t device, const DeviceToken &token, const Span *operands,
                       size_t count);
 
+// Notes that an operation of this number has started, for who records a run. `name` says what and at which line.
+void NoteStart(int32_t device, const Token &token, uint32_t number, std::string_view name);
+
 // (token, *values): keeps the values until the operation is done, for each of so many lanes; without lanes for all.
 // Returns its number.
-uint32_t KeepValues(int32_t device, const Token &token, const Span *values, size_t count, size_t lanes, bool optional);
+uint32_t KeepValues(int32_t device, const Token &token, const Span *values, size_t count, size_t lanes, bool optional,
+                    std::string_view name);
 
 // (token, tickets): what the operations have come to goes to `outs`, which the lanes divide. Calls `done` once for each
 // lane, later perhaps, and in another thread then. `where`: the user's line that asks.

@@ -35,19 +35,20 @@ ffi::Error Begin(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
 
 // (token, *values) -> (tickets, token): keeps the values until the operation is done, with `by_lane` for each lane. If
 // it is `optional`, it need not be.
-ffi::Error Keep(bool by_lane, bool optional, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+ffi::Error Keep(bool by_lane, bool optional, std::string_view name, int32_t device, ffi::RemainingArgs args,
+                ffi::RemainingRets rets) {
   return Guard([&] {
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);
     const size_t lanes = LanesOf(rets.get<ffi::AnyBuffer>(0).value()->size_bytes(), by_lane);
-    ReturnTickets(KeepValues(device, token.token, all.data() + 1, all.size() - 1, lanes, optional), token, rets);
+    ReturnTickets(KeepValues(device, token.token, all.data() + 1, all.size() - 1, lanes, optional, name), token, rets);
   });
 }
 
 // (token, rank, group, *values) -> (tickets, token): sends parts to other devices. `to` has the receiver of each rank,
 // or -1, and `from` the sender; if they are empty, each value has a part for each rank.
 ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64_t> from, int64_t size, bool optional,
-                int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+                std::string_view name, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);
@@ -69,7 +70,9 @@ ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64
         exchange.senders.push_back(rank);
       }
     }
-    ReturnTickets(operations().post(ProgramOf(token.token), device, exchange, optional), token, rets);
+    const uint32_t number = operations().post(ProgramOf(token.token), device, exchange, optional);
+    NoteStart(device, token.token, number, name);
+    ReturnTickets(number, token, rets);
   });
 }
 
@@ -102,6 +105,7 @@ XLA_FFI_DEFINE_HANDLER(kPost, Post,
                            .Attr<ffi::Span<const int64_t>>(attribute::kFrom)
                            .Attr<int64_t>(attribute::kSize)
                            .Attr<bool>(attribute::kOptional)
+                           .Attr<std::string_view>(attribute::kName)
                            .Ctx<ffi::DeviceOrdinal>()
                            .RemainingArgs()
                            .RemainingRets());

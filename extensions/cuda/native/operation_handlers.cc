@@ -64,15 +64,16 @@ ffi::Error Begin(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream
 
 // (token, *values) -> (tickets, token): keeps the values until the operation is done, with `by_lane` for each lane. If
 // it is `optional`, it need not be.
-ffi::Error Keep(bool by_lane, bool optional, int32_t device, Stream stream, ffi::RemainingArgs args,
-                ffi::RemainingRets rets) {
+ffi::Error Keep(bool by_lane, bool optional, std::string_view name, int32_t device, Stream stream,
+                ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard("The values of an asynchronous operation could not be kept.", [&] {
-    LaunchAllWithResults(
-        stream, args, rets, [by_lane, optional, device](Span *operands, size_t count, const std::vector<Out> &results) {
-          const size_t lanes = LanesOf(results[0].size, by_lane);
-          StoreTickets(results[0],
-                       KeepValues(device, LoadToken(operands[0]).token, operands + 1, count - 1, lanes, optional));
-        });
+    LaunchAllWithResults(stream, args, rets,
+                         [by_lane, optional, name = std::string(name), device](Span *operands, size_t count,
+                                                                               const std::vector<Out> &results) {
+                           const size_t lanes = LanesOf(results[0].size, by_lane);
+                           StoreTickets(results[0], KeepValues(device, LoadToken(operands[0]).token, operands + 1,
+                                                               count - 1, lanes, optional, name));
+                         });
   });
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "extensions/asynchronous/native/bodies.h"
 #include "extensions/asynchronous/native/ticket.h"
 #include "overlay.h"
 
@@ -269,6 +270,7 @@ XLA_FFI_Error *Start(const LoadedCall &call, XLA_FFI_CallFrame *frame, CurrentCa
     UsersFrame users(frame, &now);
     now.started =
         std::make_shared<StartedCall>(ProgramOf(token.token), device, static_cast<uint32_t>(lanes), call.kept, *frame);
+    NoteStart(device, token.token, now.started->number(), call.target + " at " + call.where);
     users.use(*now.started);
     error = CallUser(now, frame);
   }

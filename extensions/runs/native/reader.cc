@@ -21,7 +21,7 @@ namespace effects::runs {
 namespace {
 
 bool IsOfRecords(Kind kind) {
-  return (kind >= Kind::kOrdered && kind <= Kind::kSkip) || (kind >= Kind::kDispatched && kind <= Kind::kBarrierDone);
+  return (kind >= Kind::kOrdered && kind <= Kind::kSkip) || (kind >= Kind::kDispatched && kind <= Kind::kOperationDone);
 }
 bool IsRecord(Kind kind) { return kind == Kind::kOrdered || kind == Kind::kUnordered; }
 

@@ -188,6 +188,67 @@ def test_asynchronous_functions_have_slices(path):
     assert not any("unfinished" in event["args"] for event in events["X"])
 
 
+def test_operations_have_slices(path):
+    """Of collectives, copies and what was started, on each device, from the start until a done has what it came to."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+
+    def f(x):
+        @jax.shard_map(mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
+        def shard(x):
+            return fx.async_done(fx.asynchronous.psum_start(x, "x"))
+
+        def turn(i, x):
+            return fx.async_done(fx.async_start(jnp.sin, x))
+
+        x = jax.lax.fori_loop(0, 3, turn, shard(x))
+        ref = jax.new_ref(jnp.zeros(4))
+        fx.async_done(fx.copy_start(jax.new_ref(x), ref))
+        return ref[...] + jax.vmap(lambda x: fx.async_done(fx.async_start(jnp.cos, x)))(x)
+
+    with fx.record(path):
+        fx.jit(f)(jnp.ones(4))
+        jax.jit(lambda x: fx.async_done(fx.async_start(jnp.tan, x)))(1.0)
+        fx.effects_barrier()
+    events = trace_of(path)
+    operations = slices_of(events, "operation")
+    found = [(each["name"].split(" at ")[0], each["args"]["device"]) for each in operations]
+    both = [(name, device) for name in ("copy", "cos", "psum", "sin", "sin", "sin") for device in (0, 1)]
+    assert sorted(found) == sorted([*both, ("tan", 0)])
+    assert all(f" at {__file__}:" in each["name"] for each in operations)
+    programs = slices_of(events, "program")
+    assert len(programs) == 2  # one on each device; what JAX has dispatched has no end
+    for each in operations:
+        on_device = [program for program in programs if program["ts"] <= each["ts"]]
+        assert on_device and each["dur"] >= 1
+    assert not any("unfinished" in event["args"] for event in events["X"])
+
+
+WAITS = """
+import os, signal, jax, effects as fx, jax.numpy as jnp
+def die(x):
+    os.kill(os.getpid(), signal.SIGKILL)
+@fx.jit
+def step(x):
+    first = fx.async_done(fx.async_start(jnp.sin, x))
+    future = fx.async_start(jnp.cos, x)
+    return fx.callback(die, first, first) + fx.async_done(future)
+fx.record({path!r})
+step(1.0)
+fx.effects_barrier()
+"""
+
+
+def test_operation_that_is_not_done_is_named(path, capsys):
+    assert run_python(WAITS.format(path=str(path))).returncode == -signal.SIGKILL
+    operations = slices_of(trace_of(path), "operation")
+    assert [each["name"].split(" at ")[0] for each in operations] == ["sin", "cos"]
+    assert ["unfinished" in each["args"] for each in operations] == [False, True]
+    assert _cli.main(["show", str(path), "--last"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"  Device 0 started `cos at <string>:8` .* before, and does not have what it comes to.\n", said)
+    assert said.count(" started `") == 1
+
+
 KILLED = """
 import os, signal, effects as fx
 def die(x):
