@@ -119,7 +119,7 @@ class Event(NamedTuple):
         devices: At the end of a program on a device: how many devices run it, 0 if it is that one alone.
         device: The device's position in `jax.devices()`.
         time: When it was.
-        text: The name of a program that is called; why one has failed.
+        text: The name of a program that is called; why one has failed; of an asynchronous operation its name and line.
     """
 
     process: Process
