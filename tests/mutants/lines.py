@@ -53,8 +53,9 @@ class Lines:
                         self._at[file, digest][number].add(test)
 
     def tests_of(self, slip: Slip, lines: range, budget: float) -> tuple[str, ...]:
-        """The tests that run one of these lines, for so many seconds: those whose file is named like the slip's come
-        first, and of each function the shortest."""
+        """The tests that run one of these lines, for so many seconds: of each function the shortest, then others. First
+        come those whose file is named like the slip's, and which run any of its lines: what runs once in a process is
+        seen in one test only."""
         found: set[str] = set()
         in_file: set[str] = set()
         for (file, digest), at in self._at.items():
@@ -63,6 +64,7 @@ class Lines:
                 found.update(*(at.get(number, ()) for line in lines for number in old[line]))
                 in_file.update(*at.values())
         named = f"/test_{Path(slip.file).stem}.py::"
+        found.update(test for test in in_file if named in test)
         chosen = self._for_seconds(found, budget, named)
         if len(found) < _FEW:  # it may run when modules are imported, which is not in a test but in what one starts
             chosen += self._for_seconds(in_file - found, budget / 4, named)
