@@ -54,8 +54,8 @@ class Lines:
 
     def tests_of(self, slip: Slip, lines: range, budget: float) -> tuple[str, ...]:
         """The tests that run one of these lines, for so many seconds: of each function the shortest, then others. First
-        come those whose file is named like the slip's, and which run any of its lines: what runs once in a process is
-        seen in one test only."""
+        come all those whose file is named like the slip's: what runs once in a process, or in one that tests share, is
+        seen in one of them."""
         found: set[str] = set()
         in_file: set[str] = set()
         for (file, digest), at in self._at.items():
@@ -64,7 +64,7 @@ class Lines:
                 found.update(*(at.get(number, ()) for line in lines for number in old[line]))
                 in_file.update(*at.values())
         named = f"/test_{Path(slip.file).stem}.py::"
-        found.update(test for test in in_file if named in test)
+        found.update(test for test in self._seconds if named in test)
         chosen = self._for_seconds(found, budget, named)
         if len(found) < _FEW:  # it may run when modules are imported, which is not in a test but in what one starts
             chosen += self._for_seconds(in_file - found, budget / 4, named)
