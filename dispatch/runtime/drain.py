@@ -235,9 +235,9 @@ class Drain:
         at, leads = 0, True
         if items and items[0][_KIND] == ItemKind.TEXT:
             at = self._show_texts(items, calls)
+        if native.has_host_failures():  # ahead of the ends of their programs
+            self._failures.take_from_host_functions()
         if finished:
-            if native.has_host_failures():
-                self._failures.take_from_host_functions()
             self._end_epochs([each for each in finished if each[0] != run])
             finished = [each for each in finished if each[0] == run]
         if run is not None:
@@ -251,8 +251,6 @@ class Drain:
 
     def _look(self) -> None:
         """Looks for what comes by no batch: programs that failed, threads that ended."""
-        if native.has_host_failures():
-            self._failures.take_from_host_functions()
         self._failure_poll.look()
         let_others_go_on(self._streams, self._failures, self.beside)
         self._streams.forget_ended()

@@ -47,8 +47,6 @@ def _failure_of_part(part: Any) -> Exception | None:
 
 def _parts(output_token: Any) -> list[Any]:
     """The output token of each device of this process."""
-    if len(output_token.sharding.device_set) == 1:
-        return [output_token]
     return [shard.data for shard in output_token.addressable_shards] or [output_token]
 
 

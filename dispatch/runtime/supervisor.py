@@ -260,9 +260,7 @@ class Supervisor:
             each.program: each for each in failed_on_some_devices(self._streams, self._drain.beside.are_exchanging())
         }
         for stream in self._streams.all():
-            for number in (numbers := list(stream.calls))[:1]:
-                if (call := stream.calls.get(number)) is None:
-                    continue
+            for number, call in (calls := [*stream.calls.items()])[:1]:
                 key, traits = (stream.thread, number), traits_of(stream, number)
                 _, output_token = stream.running.get(number, (None, None))
                 if output_token is not None and (devices := unready_devices(output_token)):
@@ -281,8 +279,8 @@ class Supervisor:
                     shown = failure if isinstance(failure, errors.EffectError) else errors.shown(failure)
                     says.append(f"has failed on {_named(some.devices)}: {shown}")
                 yield f"- the program {shown_program(stream, number, call[0].name, traits)}: {'; '.join(says)}"
-            if len(numbers) > 1:
-                yield f"- and {len(numbers) - 1} programs of thread {stream.thread} behind it"
+            if len(calls) > 1:
+                yield f"- and {len(calls) - 1} programs of thread {stream.thread} behind it"
 
     def _remedy(self) -> str:
         if any(True for _ in failed_on_some_devices(self._streams, self._drain.beside.are_exchanging())):

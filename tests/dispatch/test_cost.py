@@ -32,7 +32,7 @@ STEPS = 640  # so that what comes at every 64th batch comes as often
 @fx.jit
 def program(x):
     scalar = jax.ShapeDtypeStruct((), jnp.float32)
-    return jax.lax.fori_loop(0, STEPS, lambda i, x: fx.callback(lambda x: x, scalar, x), x)
+    return jax.lax.fori_loop(0, STEPS, lambda i, x: BODY, x)
 
 x = jnp.float32(1)
 for is_counting in False, True:
@@ -43,15 +43,27 @@ print(json.dumps({name: count / STEPS for name, count in counts.items()}))
 """
 
 MOST = 0.6
-"""Of our functions, for a callback whose result a program waits for: what comes at every 64th."""
+"""Of our functions, for a record: what comes at every 64th callback whose result a program waits for."""
+
+
+def calls_for_each(body):
+    """How often the drain calls each of our functions for a record of this effect."""
+    run = run_python(COUNTS_CALLS.replace("BODY", body))
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
 
 
 def test_result_of_a_callback_takes_few_calls():
     """From a record in the ring to the answer: a device waits all that time."""
-    run = run_python(COUNTS_CALLS)
-    assert run.returncode == 0, run.stderr
-    counts = json.loads(run.stdout)
+    counts = calls_for_each("fx.callback(lambda x: x, scalar, x)")
     assert counts["Drain._look"] > 0  # the test can see the path
+    assert sum(counts.values()) <= MOST, counts
+
+
+def test_native_code_makes_the_text_of_a_print():
+    """Where Python made it, the text would be right, and slow."""
+    counts = calls_for_each("(fx.print('{}', x), x + 1)[1]")
+    assert counts["Drain._show_texts"] > 0  # the test can see the path
     assert sum(counts.values()) <= MOST, counts
 
 

@@ -9,9 +9,11 @@ import weakref
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import io_callback
 
 import effects as fx
 from tests.dispatch.devices.meshes import mesh_over
+from tests.internals import _jax
 from tests.lowering.regions.meshes import in_process_of_its_own
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
@@ -196,3 +198,12 @@ def test_functions_are_freed():
     fx.effects_barrier()
     gc.collect()
     assert [ref() for ref in kept] == [None, None]
+
+
+def test_barrier_leaves_the_tokens_of_others_to_jax():
+    """Later calls need not wait for effects of ours that are visible. JAX waits for its own."""
+    jax.jit(lambda x: (fx.print("{}", x), io_callback(lambda x: None, None, x, ordered=True)))(1.0)
+    assert len(_jax.jax_tokens.current_tokens) == 2
+    fx.effects_barrier()
+    assert ["IO" in type(effect).__name__ for effect in _jax.jax_tokens.current_tokens] == [True]
+    jax.effects_barrier()

@@ -86,6 +86,26 @@ def test_a_circle_behind_a_slow_callback_waits_for_that(said):
     assert all("was ended" not in message for message in said.messages)
 
 
+JITTED = SimpleNamespace(f=jax.jit(lambda x: x))
+CALLS: dict[str, tuple[Any, bool]] = {  # each of which raises, so that a frame stands there, and whether it may wait
+    "a jitted function": (lambda f=JITTED.f: f(object()), True),
+    "one that an object has": (lambda: JITTED.f(object()), True),
+    "what reads an array": (lambda: memoryview.asarray(), True),  # type: ignore[attr-defined]
+    "a method of another kind": (lambda: LOGGER.handle(), False),  # type: ignore[call-arg]
+    "native code of others": (lambda: threading.Lock().acquire(1, 2, 3), False),  # type: ignore[call-arg]
+    "another line of a function that has one": (lambda: (JITTED.f, threading.Lock().acquire(1, 2, 3)), False),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_that_may_wait_for_jax_are_known_by_what_they_call(name):
+    """Those in other calls take long by themselves."""
+    call, may_wait = CALLS[name]
+    with pytest.raises((TypeError, AttributeError)) as raised:
+        call()
+    assert internal_supervisor._waits_for_jax(raised.traceback[1].frame.raw) is may_wait
+
+
 def test_healthy_programs_are_not_named():
     """Their callbacks sleep, compute, save and call programs."""
     assert main(["--healthy", "200"]) == 0

@@ -22,7 +22,7 @@ TESTS = {  # by folder of the product: the files of tests that are to notice sli
     "lowering": (
         *("tests/lowering/**/test_*.py", "tests/transformations/test_*.py", "tests/dispatch/**/test_*.py"),
         *("tests/effects/callback/test_*.py", "tests/extensions/asynchronous/test_async_references.py"),
-        "tests/extensions/export/test_platforms.py",
+        *("tests/effects/log/test_log.py", "tests/extensions/export/test_platforms.py"),
     ),
     "extensions": ("tests/extensions/**/test_*.py",),
     "dispatch/runtime": (

@@ -34,7 +34,8 @@ def run(
 ) -> int:
     """Tries every slip, says what becomes of it, and returns the exit code of the command.
 
-    Of slips made `at_random`, the tests are known to pass without them, and what cannot run is caught.
+    Of slips made `at_random`, the tests are known to pass without them, and what cannot run is caught. There are many
+    tests for each, so that the one which notices it must do so twice.
     """
     copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
     made: list[Copy] = []
@@ -58,7 +59,12 @@ def run(
             started, copy = time.monotonic(), copies.get()
             try:
                 with copy.with_slip(slip):
-                    verdict = copy.check(slip.tests, slip)
+                    tests = list(slip.tests)
+                    verdict = copy.check(tests, slip)
+                    # Of many tests, one may have failed for another reason: on a busy machine, for want of time.
+                    while at_random and verdict.test in tests and not copy.check([verdict.test], slip).failed:
+                        tests.remove(verdict.test)
+                        verdict = copy.check(tests, slip)
                     return dataclasses.replace(
                         verdict, was_run=verdict.was_run or at_random
                     ), time.monotonic() - started

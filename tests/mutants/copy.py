@@ -32,6 +32,7 @@ class Verdict:
     failed: bool
     why: str  # what failed, or could not be run
     was_run: bool = True
+    test: str = ""  # which failed, if it is known
 
 
 def _left_out(folder: str, names: list[str]) -> set[str]:
@@ -84,7 +85,7 @@ class Copy:
             for test in native:
                 code, _ = run([program, native_name(test)], NATIVE_SECONDS)
                 if code != 0:
-                    return Verdict(True, f"{test}{' was still running' if code == -1 else ''}")
+                    return Verdict(True, f"{test}{' was still running' if code == -1 else ''}", test=test)
         if others := [test for test in tests if not is_native_test(test)]:
             return self._check_with_pytest(others)
         return Verdict(False, "")
@@ -128,7 +129,7 @@ class Copy:
             return Verdict(False, "")
         failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.M)
         if started.returncode == 1 and failed:
-            return Verdict(True, failed[0])
+            return Verdict(True, failed[0], test=failed[0])
         if re.search(r"^\++ Timeout \++$", output, re.M):
             return Verdict(True, f"a test is still running after {SECONDS} s")
         if started.returncode < 0 or "Fatal Python error" in output:

@@ -53,7 +53,9 @@ class Lines:
                         self._at[file, digest][number].add(test)
 
     def tests_of(self, slip: Slip, lines: range, budget: float) -> tuple[str, ...]:
-        """The tests that run one of these lines, for so many seconds: of each function the shortest, then others."""
+        """The tests that run one of these lines, for so many seconds: of each function the shortest, then others. First
+        come all those whose file is named like the slip's: what runs once in a process, or in one that tests share, is
+        seen in one of them."""
         found: set[str] = set()
         in_file: set[str] = set()
         for (file, digest), at in self._at.items():
@@ -61,20 +63,22 @@ class Lines:
                 old = _old_lines((KEPT / digest).read_text(), slip.old)
                 found.update(*(at.get(number, ()) for line in lines for number in old[line]))
                 in_file.update(*at.values())
-        chosen = self._for_seconds(found, budget)
+        named = f"/test_{Path(slip.file).stem}.py::"
+        found.update(test for test in self._seconds if named in test)
+        chosen = self._for_seconds(found, budget, named)
         if len(found) < _FEW:  # it may run when modules are imported, which is not in a test but in what one starts
-            chosen += self._for_seconds(in_file - found, budget / 4)
+            chosen += self._for_seconds(in_file - found, budget / 4, named)
         return tuple(chosen)
 
-    def _for_seconds(self, tests: Collection[str], budget: float) -> list[str]:
-        order: list[tuple[int, float, str]] = []
+    def _for_seconds(self, tests: Collection[str], budget: float, named: str) -> list[str]:
+        order: list[tuple[bool, int, float, str]] = []
         seen: dict[str, int] = defaultdict(int)
         for seconds, test in sorted((self._seconds[test], test) for test in tests):
             function = test.partition("[")[0]
-            order.append((seen[function], seconds, test))
+            order.append((named not in test, seen[function], seconds, test))
             seen[function] += 1
         chosen: list[str] = []
-        for _, seconds, test in sorted(order):
+        for *_, seconds, test in sorted(order):
             budget -= seconds
             if budget > 0 or not chosen:
                 chosen.append(test)

@@ -54,6 +54,22 @@ def test_survivors_of_a_tiny_tree(tree: Path) -> None:
     assert said[-1] == "\n5 slips: 3 caught, 2 survived, 0 not tried"
 
 
+def test_what_notices_a_slip_does_so_twice(tree: Path) -> None:
+    """A test that fails now and then says nothing of a slip, and the others are asked."""
+    if not hasattr(sys, "monitoring"):
+        return
+    (tree / "tests/lowering/test_sign.py").write_text(
+        "import pathlib, sys\nsys.path.insert(0, '.')\nfrom lowering.sign import sign\n"
+        f"runs = pathlib.Path({str(tree / 'runs')!r})\n"
+        "def test_now_and_then():\n    sign(-5)\n    runs.mkdir(exist_ok=True)\n"
+        "    count = len([*runs.iterdir()])\n    (runs / str(count)).touch()\n    assert count % 2 == 0\n"
+    )
+    said: list[str] = []
+    assert run_at_random(["lowering/sign.py:3"], 1, 0, 60, tree=tree, say=said.append) == 1
+    assert said[-1] == "\n1 slips: 0 caught, 1 survived, 0 not tried"
+    assert len([*(tree / "runs").iterdir()]) == 3
+
+
 def test_choice_is_that_of_the_seed(tree: Path) -> None:
     """The same seed chooses the same lines, each once; a line that is named is tried in all ways."""
     first, again, other = (choose(tree, ["lowering"], 3, seed) for seed in (1, 1, 2))

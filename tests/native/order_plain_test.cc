@@ -185,6 +185,27 @@ TEST(test_awaited_plain_record_passes_functions) {
   CheckAllEnded(play);
 }
 
+// But it is not in one batch with a function, which it could not pass there.
+TEST(test_awaited_plain_record_does_not_stand_behind_a_function) {
+  Play play;
+  play.open(kPlainThread, 0);
+  play.record_of(kPlainThread, 0, 0, kCallback, 0, 0);
+  play.close(kPlainThread, 0, {{0, 1}});
+  play.order.restrict_to(kPlainThread, 0); // the batch has the function
+  play.plain(1, /*reply=*/5);
+  play.pass(kPlainPatience);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"plain.0.0.0", "end plain.0"});
+  play.order.lift_restriction();
+  const uint64_t run = play.order.suspend(kPlainThread, 0);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"plain.1.0.0"});
+  play.order.resume(kPlainThread, run);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"end plain.1"});
+  CheckAllEnded(play);
+}
+
 // releasable() knows of the programs before a plain epoch, of plain ones before a program, and of functions that run.
 TEST(test_releasable_plain_records) {
   Play play;

@@ -192,6 +192,7 @@ TEST(test_devices_skip) {
   play.record(1, 1, 3);
   CHECK_SEEN(play.take(), {});
   play.skip(1, 1, 0, 3);
+  play.advance();
   CHECK_SEEN(play.take(), {"0.1.1@0", "0.1.2@0", "0.1.3@0", "0.1.3@1"});
 }
 
@@ -299,7 +300,6 @@ TEST(test_random_deliveries_leave_by_place_and_device) {
   }
 }
 
-// What a program published before it failed leaves in its order, whatever is missing.
 // A device that has failed is not waited for, in no region, but what it published leaves in its place.
 TEST(test_lost_device) {
   Play play;
@@ -339,6 +339,7 @@ TEST(test_lost_device) {
   CHECK_EQ(play.finished.size(), size_t{1});
 }
 
+// What a program published before it failed leaves in its order, whatever is missing.
 TEST(test_failed_program) {
   for (uint64_t seed = 1; seed <= check::Times(500); ++seed) {
     check::seed = seed;
@@ -365,6 +366,24 @@ TEST(test_failed_program) {
     CHECK_EQ(play.finished.size(), size_t{1});
     CHECK_EQ(play.order.parked_bytes(), size_t{0});
   }
+}
+
+// What comes when a later record of the failed program has left does not leave any more.
+TEST(test_failed_program_does_not_go_back) {
+  Play play;
+  play.deliver({Kind::kOrdered, At(0, 0, 7), 0});
+  const uint64_t run = play.order.suspend(1, 7); // a function, which keeps the program open
+  play.deliver({Kind::kOrdered, At(0, 1, 7), 0});
+  play.deliver({Kind::kOrdered, At(2, 0), 0}); // behind a region of which nothing is here
+  CHECK_SEEN(play.take(), {"7.0.0"});
+  play.order.fail(1, 0);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"0.2.0"});
+  play.record(0, 1, 0);
+  play.order.resume(1, run);
+  play.advance_to_the_end();
+  CHECK_SEEN(play.take(), {"7.0.1"});
+  CHECK_EQ(play.finished.size(), size_t{1});
 }
 
 } // namespace

@@ -174,7 +174,6 @@ bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release
   ++epoch->heard;
   if (header.kind == Kind::kSkip) {
     accept_drop({header.token, header.site, header.device});
-    if (may_leave(*epoch, domain)) flush(*epoch, domain, sequence_of(*epoch, header.token), release);
     return true;
   }
   if (IsMarker(header.kind)) {
