@@ -7,7 +7,6 @@ from effects import _jax
 from effects.extensions.custom_calls import eager as eager
 from effects.extensions.custom_calls import failures as failures
 from effects.extensions.custom_calls import rules as rules
-from effects.extensions.custom_calls import xla as xla
 
 
 def _load_started() -> None:
