@@ -86,8 +86,8 @@ def test_futures_of_other_kinds_are_told_by_what_they_are_of(place):
 
     with pytest.raises(TypeError) as raised:
         fx.jit(f)(X)
-    assert "Future'> with pytree metadata (async_start of float32[2], " in str(raised.value)
-    assert "Future'> with pytree metadata (async_callback of float32[2], " in str(raised.value)
+    assert "Future'> with pytree metadata (async_start of float32[2] (schedule=True, " in str(raised.value)
+    assert "Future'> with pytree metadata (async_callback of float32[2] (schedule=True)" in str(raised.value)
 
 
 def test_done_twice():
