@@ -16,9 +16,9 @@ from effects._api.callback import CALLBACK, check_function, result_type
 from effects._model.callback import HostFunction, function_name
 from effects._model.registry import register_effect
 from effects._model.site import Operand, Site, Where, take_arguments, where_called
-from effects.extensions.asynchronous.host_start import UPDATE_FUNCTION, HostStart
+from effects.extensions.asynchronous.host_start import HostStart
 from effects.extensions.asynchronous.operation import HostEnd, HostStartOp, Kept, Operation
-from effects.extensions.asynchronous.primitives import ASYNC
+from effects.extensions.asynchronous.primitives import ASYNC, UPDATE_FUNCTION
 from effects.extensions.asynchronous.references import Into, read_references
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
 

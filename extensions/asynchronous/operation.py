@@ -20,7 +20,7 @@ from effects._model.callback import HostCall, HostFunction
 from effects._model.primitive import result_avals
 from effects._model.registry import Effect
 from effects._model.site import Operand, Site, Where, flat_arguments
-from effects.extensions.asynchronous.host_start import DONE_FUNCTION
+from effects.extensions.asynchronous.primitives import DONE_FUNCTION
 
 TICKET_LENGTH = 3
 
