@@ -10,7 +10,6 @@ import shutil
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
 from threading import Lock, Timer
 from typing import Any, BinaryIO
 
@@ -34,7 +33,6 @@ class LineFile:
         self._file = open(path, "ab" if append else "wb", buffering=0)  # noqa: SIM115 - closed by `close`
         if append:
             self._end_last_line(is_cut_off, quote)
-        self.head: list[bytes] = []  # lines that come before the next that are written
         self._lock = threading.Lock()  # of who writes: the lines of one call stay together, and each is whole
         self._lost = 0
         self._error: OSError | None = None  # the first
@@ -67,27 +65,19 @@ class LineFile:
             OSError: if not all could be written.
         """
         with self._lock:
-            self._write(self.head, text, ends)
-            self.head = []
-
-    def _write(self, head: Sequence[bytes], text: bytes, ends: Sequence[int]) -> None:
-        data = b"".join([*head, text]) if head else text
-        written = 0
-        try:
-            while written < len(data):
-                written += self._file.write(data[written:] if written else data) or 0
-        except OSError as error:
-            self._error = self._error or error
-            first = [*accumulate(map(len, head))]
-            all_ends = [*first, *(sum(map(len, head)) + int(end) for end in ends)]
-            count = bisect_right(all_ends, written)
-            whole = all_ends[count - 1] if count else 0
-            self._lost += len(all_ends) - max(count, len(head))
-            self.head = [*head[count:]]
-            if written > whole and self._file.seekable():  # no half line
-                self._file.truncate(self._file.tell() - (written - whole))
-                self._file.seek(0, os.SEEK_END)
-            raise
+            written = 0
+            try:
+                while written < len(text):
+                    written += self._file.write(text[written:] if written else text) or 0
+            except OSError as error:
+                self._error = self._error or error
+                count = bisect_right(ends, written)
+                whole = int(ends[count - 1]) if count else 0
+                self._lost += len(ends) - count
+                if written > whole and self._file.seekable():  # no half line
+                    self._file.truncate(self._file.tell() - (written - whole))
+                    self._file.seek(0, os.SEEK_END)
+                raise
 
     def sync(self) -> None:
         """Has the disk keep them."""
