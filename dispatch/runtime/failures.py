@@ -8,7 +8,6 @@ import itertools
 import logging
 import os
 import re
-import sys
 import threading
 import traceback
 from collections import Counter
@@ -111,11 +110,11 @@ def first_of_each_line(failures: Iterable[BaseException]) -> list[BaseException]
     return [first for first, *_ in lines.values()]
 
 
-# What a failure keeps alive until a barrier raises it: as little as possible, and of a known size.
+# What a failure keeps alive until a barrier raises it: as little as possible.
 #
 # A traceback has frames, and these have the operands of the function that raised, and of ours that called it: a frame
 # keeps the one that it was called from. So frames are cleared as soon as they do not run any more. What an exception
-# has in its arguments it keeps, up to a limit for all failures together.
+# has in its arguments it keeps.
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -146,21 +145,6 @@ def clear_callers(frame: FrameType | None) -> None:
         except RuntimeError:
             return
         frame = frame.f_back
-
-
-def held_bytes(error: BaseException) -> int:
-    """How much an exception holds in its arguments and attributes, about."""
-    return sum(_size(value) for one in chain(error) for value in (*one.args, *getattr(one, "__dict__", {}).values()))
-
-
-def _size(value: Any, depth: int = 3) -> int:
-    if isinstance(size := getattr(value, "nbytes", None), int):
-        return size
-    if depth and isinstance(value, dict):
-        return sum(_size(inner, depth - 1) for inner in value.values())
-    if depth and isinstance(value, (list, tuple, set, frozenset)):
-        return sum(_size(inner, depth - 1) for inner in value)
-    return sys.getsizeof(value, 0)
 
 
 _OURS = str(Path(errors.__file__).parent) + os.sep
@@ -274,7 +258,6 @@ class FailedProgram:
     left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
     after: int = 0  # records that were replayed after `awaited` all the same
     cancelled: int = 0  # callbacks after it that were asked for and did not run
-    bytes: int = 0  # held by the exceptions in `kept`
     logged: bool = False  # whether its first failure was
     thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
     stack: Any = None  # from where it was called, if that is kept
@@ -322,9 +305,6 @@ comes to no barrier."""
 _UNRAISED = 1.0
 """Seconds after which failures are logged that no caller has been given: a program may go on for hours."""
 
-_BYTES_OF_ALL = 1 << 24
-"""How many bytes the exceptions among these may hold together. Of others only the text is kept."""
-
 
 class HostRunFailed(Exception):
     """What the done of an asynchronous callback raises: the function's name and the line that started it. The cause is
@@ -349,10 +329,8 @@ class Failures:
         self.unended: set[ProgramKey] = set()
         # Streams of functions that run for a program which has failed: what they do would have come later in it.
         self.abandoned: set[int] = set()
-        # Of those that are kept: how many, by whom they are for, and how many bytes they hold. And how many are not
-        # kept, with how many effects that were left out after them.
+        # By whom they are for: how many are kept; how many are not, with how many effects left out after them.
         self._kept: Counter[Owner] = Counter()
-        self._bytes = 0
         self._more: dict[Owner, list[int]] = {}
         # The lines whose failures were logged since a caller was last given any.
         self._logged: dict[Owner, set[SourceLine]] = {}
@@ -384,7 +362,9 @@ class Failures:
             elif self._kept[owner := (key[0], program.thread)] and self._kept.total() >= _KEPT_OF_ALL:
                 self._more.setdefault(owner, [0, 0])[0] += 1
             else:
-                self._keep(owner, program, failure)
+                program.kept.append(failure)
+                program.lines.setdefault(line, (0, ""))
+                self._kept[owner] += 1
             if stops:
                 self._note_failed(key, program, failure)
             if not program.kept and program.awaited is None and key not in self.unended:
@@ -424,18 +404,6 @@ class Failures:
                         unraised.append(program.kept[0])
         for failure in unraised:
             log_failure(failure)
-
-    def _keep(self, owner: Owner, program: FailedProgram, failure: BaseException) -> None:
-        size = held_bytes(failure)
-        if self._bytes + size > _BYTES_OF_ALL and failure.__cause__ is not None:
-            failure.__cause__ = failure.__context__ = None
-            failure.add_note(errors.NOTE_TOO_LARGE)
-            size = held_bytes(failure)
-        program.kept.append(failure)
-        program.lines.setdefault(line_of(failure), (0, ""))
-        program.bytes += size
-        self._bytes += size
-        self._kept[owner] += 1
 
     def clear_frames(self) -> None:
         """What raised has returned: frames that have called it forget their variables. A drain thread calls it."""
@@ -645,11 +613,10 @@ class Failures:
         self.unended.discard(key)
         program = self.programs.pop(key)
         taken = program.kept
-        self._bytes -= program.bytes
         owner = key[0], program.thread
         self._kept[owner] -= len(taken)
         if program.awaited is not None and self._raises_at_call(key):
-            self.programs[key] = dataclasses.replace(program, kept=[], lines={}, bytes=0)
+            self.programs[key] = dataclasses.replace(program, kept=[], lines={})
         elif program.awaited is not None:
             taken = [program.awaited, *taken]
         for failure in taken:
