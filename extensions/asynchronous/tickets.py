@@ -203,9 +203,15 @@ Value = FutureValue | Results | Reference | None
 def check_tickets(jaxpr: Any, run: Run | None = None) -> None:
     """Raises an error unless a program, a jaxpr with constants, uses each of its futures once, and no reference that an
     operation in flight writes to."""
-    for future in futures_in((run or Run()).walk(jaxpr, [None] * len(jaxpr.in_avals))):
+    jaxpr = without_constants(jaxpr)
+    for future in futures_in((run or Run()).walk(jaxpr, [None] * len(jaxpr.invars))):
         if future.end is None and future.is_needed:
             raise future_error(MSG_LEAKED, future)
+
+
+def without_constants(jaxpr: Any) -> Any:
+    """A jaxpr itself, of one with constants too."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
 
 
 class Run:
@@ -220,14 +226,13 @@ class Run:
     """Whether a function is run as often as it is called, though it takes and gives no futures."""
 
     # How a program is read, for what is no jaxpr.
-    opened: ClassVar[Callable[..., Any]] = staticmethod(_jax.closed_jaxpr)
     source_of: ClassVar[Callable[..., Any]] = staticmethod(_jax.source_of)
     is_reference: ClassVar[Callable[..., bool]] = staticmethod(_jax.is_reference)
 
     @staticmethod
     def bodies(params: Any) -> list[Any]:
         """The programs that an equation of these parameters holds."""
-        return [*map(_jax.closed_jaxpr, _jax.jaxprs_in(params))]
+        return [*map(without_constants, _jax.jaxprs_in(params))]
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -245,23 +250,23 @@ class Run:
 
     def walk(self, jaxpr: Any, args: Sequence[Value], own: Sequence[Value] = ()) -> list[Value]:
         """What a jaxpr returns. It must use up or return the futures that it starts, and `own` among its arguments."""
-        jaxpr = self.opened(jaxpr)
+        jaxpr = without_constants(jaxpr)
         apart = all(arg is None or isinstance(arg, Reference) for arg in args)
         if apart and jaxpr in self._known and not self.each_call:
             self._note(self._around[-1], args)
-            return [None] * len(jaxpr.out_avals)
-        known = dict(zip(jaxpr.jaxpr.invars, args, strict=True))
+            return [None] * len(jaxpr.outvars)
+        known = dict(zip(jaxpr.invars, args, strict=True))
         owned, foreign = [*futures_in(own)], {id(arg) for arg in args}
 
         def read(atom: Any) -> Value:
             value = None if hasattr(atom, "val") else known.get(atom)
             return Reference(atom) if value is None and self.is_reference(atom) else value
 
-        for eqn in jaxpr.jaxpr.eqns:
+        for eqn in jaxpr.eqns:
             outs = self._apply(eqn, [read(atom) for atom in eqn.invars])
             known.update(zip(eqn.outvars, outs, strict=True))
             owned += (out for out in futures_in(outs) if id(out) not in foreign)
-        outs = [read(atom) for atom in jaxpr.jaxpr.outvars]
+        outs = [read(atom) for atom in jaxpr.outvars]
         for future in owned:
             if future.end is None and future.is_needed and not any(out is future for out in outs):
                 raise self._dropped(future)
@@ -379,10 +384,10 @@ class Run:
 
     def _walk_in_place(self, eqn: Any, operands: Sequence[Value], params: Any) -> Sequence[Value]:
         bodies = self.bodies(params)
-        if [len(body.in_avals) for body in bodies] == [len(operands)]:
+        if [len(body.invars) for body in bodies] == [len(operands)]:
             return self.walk(bodies[0], operands)
         for body in bodies:
-            self.walk(body, [None] * len(body.in_avals))
+            self.walk(body, [None] * len(body.invars))
         return self._compute(eqn, operands)
 
     def _branch(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:

@@ -37,7 +37,7 @@ from effects.extensions.asynchronous.primitives import (
     async_update_p,
     is_asynchronous,
 )
-from effects.extensions.asynchronous.tickets import Run, call_bodies, check_tickets
+from effects.extensions.asynchronous.tickets import Run, call_bodies, check_tickets, without_constants
 from effects.extensions.inspecting.compiled_text import Copy
 from effects.lowering.holders import find_holder
 
@@ -119,18 +119,6 @@ class Block:
     eqns: list[Instruction] = dataclasses.field(default_factory=list)
     outvars: Sequence[Value] = ()
 
-    @property
-    def jaxpr(self) -> Block:
-        return self
-
-    @property
-    def in_avals(self) -> Sequence[Value]:
-        return self.invars
-
-    @property
-    def out_avals(self) -> Sequence[Value]:
-        return self.outvars
-
 
 @functools.cache
 def _primitive(name: str) -> Any:
@@ -158,7 +146,6 @@ class TextRun(Run):
     """A run of a program of blocks. It checks that each block gets as many values as it has parameters and results."""
 
     each_call = True
-    opened: ClassVar[Callable[..., Any]] = staticmethod(lambda block: block)
     source_of: ClassVar[Callable[..., Any]] = staticmethod(lambda eqn, *around: eqn.source)
     is_reference: ClassVar[Callable[..., bool]] = staticmethod(lambda value: value.aval.startswith("Ref"))
 
@@ -312,14 +299,13 @@ class _Translation:
 
     def block(self, name: str, jaxpr: Any, operands: Sequence[Value] | None = None) -> Block:
         """`operands`: what it is run with; a parameter may be a ticket if the operand may."""
-        jaxpr = _jax.closed_jaxpr(jaxpr)
-        tickets = tuple(value.may_be_ticket for value in operands or [Value("", "")] * len(jaxpr.in_avals))
-        if (known := self._blocks.get((jaxpr, tickets))) is not None:
+        inner, around = without_constants(jaxpr), self._block
+        tickets = tuple(value.may_be_ticket for value in operands or [Value("", "")] * len(inner.invars))
+        if (known := self._blocks.get((inner, tickets))) is not None:
             return known
-        inner, around = jaxpr.jaxpr, self._block
         name = f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}.{len(self._blocks)}" if self._blocks else name
         block = self._block = Block(f"%{name}")
-        self._blocks[jaxpr, tickets] = block
+        self._blocks[inner, tickets] = block
         block.invars = [self._value(var.aval, flag) for var, flag in zip(inner.invars, tickets, strict=True)]
         block.constants = [self._value(var.aval) for var in inner.constvars]
         known_values = dict(zip([*inner.invars, *inner.constvars], [*block.invars, *block.constants], strict=True))
@@ -379,7 +365,7 @@ class _Translation:
         axes = tuple(sorted(map(str, params["newly_manual_axes"]))) if primitive is _jax.shard_map_p else ()
 
         def call(operands: Sequence[Value], bodies: Sequence[Any], avals: Sequence[Any]) -> Sequence[Value]:
-            alone = [len(body.in_avals) for body in bodies] == [len(operands)]
+            alone = [len(body.invars) for body in bodies] == [len(operands)]
             blocks = tuple(block(primitive.name, body, operands if alone else None) for body in bodies)
             own = {"primitive": primitive.name, "to_apply": blocks, "newly_manual_axes": axes}
             return self._add("call", eqn, operands, avals, **own)
@@ -388,7 +374,7 @@ class _Translation:
             eqn,
             operands,
             lambda operands, params: call(operands, Run.bodies(params), avals),
-            lambda body, operands: call(operands, [body], body.out_avals),
+            lambda body, operands: call(operands, [without_constants(body)], body.out_avals),
         )
 
 
