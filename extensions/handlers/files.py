@@ -100,23 +100,14 @@ class LineFile:
 
 def _end_of_lines(file: BinaryIO, quote: bytes) -> int:
     """Where the last line ends that does not end within quotes."""
-    end = begin = quotes = 0
     file.seek(0)
-    while part := file.read(_PART):
-        count = part.count if quote else lambda *_: 0
-        quotes += count(quote)
-        at, before = len(part), quotes  # how many quotes there are before this place
-        while (found := part.rfind(b"\n", 0, at)) >= 0:
-            at, before = found, before - count(quote, found, at)
-            if before % 2 == 0:
-                end = begin + found + 1
-                break
-        begin += len(part)
+    at = end = quotes = 0
+    for line in file:
+        at += len(line)
+        quotes += line.count(quote) if quote else 0
+        if quotes % 2 == 0 and line.endswith(b"\n"):
+            end = at
     return end
-
-
-_PART = 1 << 20
-"""How many bytes are read at a time."""
 
 
 def is_json(text: str | bytes) -> bool:
