@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -70,16 +70,6 @@ def of_lanes_and_call(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str,
     }
 
 
-class Start(Protocol):
-    """An asynchronous operation that the handler starts: the type of its ticket, and the results that it keeps."""
-
-    @property
-    def ticket(self) -> Any: ...
-
-    @property
-    def kept(self) -> tuple[int, ...]: ...
-
-
 def call_handler(
     ctx: Any,
     platform: str,
@@ -88,7 +78,7 @@ def call_handler(
     token: tuple[Any, ...] = (),
     counts: bool = False,
     call: int = 0,
-    start: Start | None = None,
+    start: Any = None,
     has_side_effect: bool,
     site: Site,
     aliases: Any,
@@ -96,8 +86,8 @@ def call_handler(
     attributes: Attributes,
     **_: Any,
 ) -> Sequence[Any]:
-    """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours. With
-    `start` the token of asynchronous operations comes behind it, and a ticket ahead of both in the results."""
+    """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours. `start`:
+    the operation that the handler starts, whose token comes behind it, and a ticket ahead of both in the results."""
     target = message_of(site).target
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
