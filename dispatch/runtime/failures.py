@@ -74,12 +74,6 @@ def log_failure(failure: BaseException) -> None:
         failure.add_note(f"It could not be logged: {errors.shown(error)}.")
 
 
-def log_warnings(texts: Iterable[str]) -> None:
-    """Logs what fails no program."""
-    for text in texts:
-        LOGGER.warning(text)
-
-
 def is_one_line(failure: BaseException) -> bool:
     """Whether its text says all of it: the reader of a pipe has gone away."""
     cause = failure.__cause__
@@ -380,7 +374,8 @@ class Failures:
             for key, failure in failed:
                 self.add(key, failure)
             native.taken_host_failures()  # who comes meanwhile waits here, and finds them
-        log_warnings(native.take_warnings())
+        for text in native.take_warnings():
+            LOGGER.warning(text)
 
     def _log_later(self) -> None:
         """Has failures logged if no caller is given them soon. With the lock."""

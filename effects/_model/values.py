@@ -72,7 +72,9 @@ def python_value(value: Any) -> Any:
     Of a class that JAX was told of: a dictionary of its leaves by path, such as `"layer.w"`.
     """
     if isinstance(value, (np.ndarray, np.generic)):
-        return _of_array(np.asarray(value))
+        array = np.asarray(value)
+        known = is_number(array.dtype) or array.dtype.kind in "USO"
+        return (shortest(array) if known else array.astype(str)).tolist()
     if value is None or isinstance(value, (str, bytes, int, float, complex, Mark)):
         return value
     if isinstance(value, dict):
@@ -83,11 +85,6 @@ def python_value(value: Any) -> Any:
     if leaves and leaves[0][1] is value:
         return str(value)
     return {jax.tree_util.keystr(path, simple=True, separator="."): python_value(leaf) for path, leaf in leaves}
-
-
-def _of_array(array: np.ndarray) -> Any:
-    known = is_number(array.dtype) or array.dtype.kind in "USO"
-    return (shortest(array) if known else array.astype(str)).tolist()
 
 
 def shortest(array: np.ndarray) -> np.ndarray:
