@@ -4,7 +4,6 @@ With asynchronous operations, what such a function gives may come later: see `st
 """
 
 from effects import _jax
-from effects.extensions.custom_calls import eager as eager
 from effects.extensions.custom_calls import failures as failures
 from effects.extensions.custom_calls import rules as rules
 
