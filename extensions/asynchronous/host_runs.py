@@ -81,10 +81,7 @@ class HostRuns(Beside):
 
     def start(self, function: HostFunction, records: Iterable[Record]) -> None:
         """Starts the function, with the record of each lane."""
-        # All lanes become known in one step. If each became known by itself:
-        #   1. This thread makes the first lane known, and the number of the start.
-        #   2. The done of the second lane comes, in another thread. It finds the number, and no such lane.
-        #   3. It takes the lane for one that was done before, and the program fails.
+        # All lanes become known in one step: see the README.
         runs: dict[_Key, RunningHostCall] = {}
         try:
             for record in records:

@@ -112,12 +112,7 @@ class NpzHandler(Gathering):
         self._count += count
 
     def _join(self) -> None:
-        """Joins the pieces with the file, so that a process may be killed at any time:
-
-        1. The joined arrays are written beside the file.
-        2. They replace it. From now on the file has all the records that are counted ahead of the next piece.
-        3. The pieces are removed. What is killed before leaves some, which are of records that the file has.
-        """
+        """Joins the pieces with the file, so that a process may be killed at any time: see the README."""
         files, shapes, count = self._files()
         if count != self._count:
             raise ValueError(MSG_NOT_OURS.format(path=self._path, why=f"{self._count - count} records are missing"))

@@ -382,15 +382,8 @@ class Bars(BesideText):
             self._leave_ended()
 
     def _leave_ended(self) -> None:
-        """Shows bars that have ended for the last time, unless another thread draws, which then does it. If a thread
-        looked for such bars before it gives the lock back, one could stay:
-
-            1. Thread A draws, and finds no bar that has ended.
-            2. Thread B adds one, and finds that A has the lock.
-            3. A gives the lock back.
-
-        So a thread looks for them behind that: either it sees what B has added, or B gets the lock.
-        """
+        """Shows bars that have ended for the last time, unless another thread draws, which then does it: a thread looks
+        for such bars once more after it has given the lock back, see the README."""
         while self._ended and self._draws.acquire(blocking=False):
             try:
                 while self._ended:
