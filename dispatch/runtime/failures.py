@@ -531,8 +531,8 @@ class Failures:
     def raise_first(self, thread: int) -> None:
         """Raises what the first program failed with that the calling thread called, as this one."""
         if any(owner[0] == thread for owner in list(self._kept)):
-            taker, _ = self._taker()
-            self._raise(lambda: self._take_first(thread, taker))
+            taker = self._streams.this_thread(), True
+            self._raise(lambda: self.take({thread}, taker, only_first=True))
 
     def _raise(self, take: Callable[[], list[BaseException]]) -> None:
         """Raises what is taken. An interrupt on the way loses none."""
@@ -559,13 +559,19 @@ class Failures:
         return self._streams.this_thread(), native.is_nested()
 
     def take(
-        self, threads: Collection[int] | None = None, taker: Taker | None = None, *, unended: bool = False
+        self,
+        threads: Collection[int] | None = None,
+        taker: Taker | None = None,
+        *,
+        unended: bool = False,
+        only_first: bool = False,
     ) -> list[BaseException]:
         """All failures, in order, or those of programs that these threads called and, outside of functions that are
         replayed, threads that have ended. But not what a call is to raise, nor, unless the `unended` are wanted too,
         what may still have to count.
 
-        `taker` stands for the thread that takes them, if that is not the calling one.
+        `taker` stands for the thread that takes them, if that is not the calling one. `only_first`: those of one
+        program.
         """
         taker = taker or self._taker()
         taken: list[BaseException] = []
@@ -575,25 +581,15 @@ class Failures:
                     continue
                 if threads is None or self._is_for(key, threads, *taker):
                     taken += self._take(key)
+                if only_first and taken:
+                    break
         return taken
 
-    def _take_first(self, thread: int, taker: UserThread) -> list[BaseException]:
-        with self._lock:
-            for key in list(self.programs):
-                if key in self.unended and self._is_open(key):
-                    continue
-                if self._is_own(key, {thread}, taker) and (taken := self._take(key)):
-                    return taken
-        return []
-
     def _is_for(self, key: ProgramKey, threads: Collection[int], taker: UserThread, is_nested: bool) -> bool:
-        if self._is_own(key, threads, taker):
-            return True
-        return not is_nested and self._streams.has_ended(key[0], self.programs[key].thread)
-
-    def _is_own(self, key: ProgramKey, threads: Collection[int], taker: UserThread) -> bool:
         thread = self.programs[key].thread
-        return key[0] in threads and (thread is None or thread is taker)
+        if key[0] in threads and (thread is None or thread is taker):
+            return True
+        return not is_nested and self._streams.has_ended(key[0], thread)
 
     def _is_open(self, key: ProgramKey) -> bool:
         stream = self._streams.get(key[0])
