@@ -91,7 +91,7 @@ def shortest(array: np.ndarray) -> np.ndarray:
     """Numbers of a type that NumPy itself has, of which each is written in the fewest digits that its own type reads as
     the same: 0.1 and not 0.10000000149011612."""
     dtype = array.dtype
-    if dtype.kind not in "biufcUSO" or dtype.isbuiltin == _OF_A_LIBRARY:
+    if not is_numpys(dtype):
         if jnp.issubdtype(dtype, np.floating):
             return shortest(array.astype(np.float32))
         return array.astype(np.int64)
@@ -104,7 +104,9 @@ def shortest(array: np.ndarray) -> np.ndarray:
     return array
 
 
-_OF_A_LIBRARY = 2  # what `isbuiltin` is for types such as bfloat16
+def is_numpys(dtype: np.dtype) -> bool:
+    """Whether NumPy itself has a type, and knows what it is; of a library's such as bfloat16 `isbuiltin` is 2."""
+    return dtype.kind in "biufcUSO" and dtype.isbuiltin != 2
 
 
 def is_number(dtype: np.dtype) -> bool:
