@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
+from effects._api.callback import CALLBACK
 from effects._model.callback import HostCall, HostFunction
 from effects._model.primitive import result_avals
-from effects._model.registry import Effect
 from effects._model.site import Operand, Site, Where, flat_arguments
 from effects.extensions.asynchronous.primitives import DONE_FUNCTION
 
@@ -253,7 +253,6 @@ class HostStartOp(Operation):
 class HostEnd(Operation):
     """The end of such a function: what a future knows of it."""
 
-    effect: Effect = dataclasses.field(kw_only=True)
     types: tuple[Operand, ...] = dataclasses.field(kw_only=True)  # of the results
     structure: Any = dataclasses.field(kw_only=True)
 
@@ -268,7 +267,7 @@ class HostEnd(Operation):
         """`function`: the name under which the host knows what waits there."""
         call = HostCall(HostFunction(None, function, self.kind, True), self.types, self.structure, pass_record=True)
         ticket = Operand((TICKET_LENGTH,), np.dtype(np.float32), np.dtype(np.float32))
-        site = Site(self.effect, call, (ticket,), flat_arguments(1), where)
+        site = Site(CALLBACK, call, (ticket,), flat_arguments(1), where)
         return HostAwait(self.name, where, self.results, self.schedule, self.lanes, site=site)
 
 
