@@ -243,7 +243,6 @@ NOTE_NOT_CALLED = (
     "The call of that program had returned before. It is raised by this call of {function}, which was not made. Call "
     "`fx.effects_barrier()` to have it raised earlier."
 )
-NOTE_TOO_LARGE = "What was raised is not kept: failures that no barrier has asked for yet may not hold so many bytes."
 NOTE_MORE_PROGRAMS = (
     "{more} of this thread's programs failed too, and {were} only counted{left_out}. Call `fx.effects_barrier()` more "
     "often."

@@ -36,7 +36,7 @@ from effects.dispatch.runtime.failures import log_failure as log_failure
 from effects.dispatch.runtime.outputs import may_wait as may_wait
 from effects.dispatch.runtime.runtime import runtime as runtime
 from effects.dispatch.runtime.streams import Numbers as Numbers
-from effects.dispatch.runtime.streams import PlacedTokens as PlacedTokens
+from effects.dispatch.runtime.streams import StreamHost as StreamHost
 from effects.dispatch.runtime.streams import Streams as Streams
 from effects.extensions.custom_calls.api import Attributes as Attributes
 from effects.extensions.handlers import columns, files

@@ -76,7 +76,7 @@ class Drain:
         self._failure_poll = failure_poll
         streams.is_named = lambda thread: failures.names(thread) or self.has_functions_of(thread)
         self.beside: Beside = Beside()
-        self.runs: Runs = Runs()
+        self.runs: Runs = {}
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, float]] = {}
         self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
@@ -99,7 +99,7 @@ class Drain:
 
     def is_suspended(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way."""
-        return thread in self.runs.suspended
+        return any(of_thread == thread for of_thread, *_ in self.runs.copy().values())
 
     def has_functions_of(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way, asynchronous ones included, for which these may

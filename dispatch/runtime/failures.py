@@ -8,7 +8,6 @@ import itertools
 import logging
 import os
 import re
-import sys
 import threading
 import traceback
 from collections import Counter
@@ -75,12 +74,6 @@ def log_failure(failure: BaseException) -> None:
         failure.add_note(f"It could not be logged: {errors.shown(error)}.")
 
 
-def log_warnings(texts: Iterable[str]) -> None:
-    """Logs what fails no program."""
-    for text in texts:
-        LOGGER.warning(text)
-
-
 def is_one_line(failure: BaseException) -> bool:
     """Whether its text says all of it: the reader of a pipe has gone away."""
     cause = failure.__cause__
@@ -111,11 +104,11 @@ def first_of_each_line(failures: Iterable[BaseException]) -> list[BaseException]
     return [first for first, *_ in lines.values()]
 
 
-# What a failure keeps alive until a barrier raises it: as little as possible, and of a known size.
+# What a failure keeps alive until a barrier raises it: as little as possible.
 #
 # A traceback has frames, and these have the operands of the function that raised, and of ours that called it: a frame
 # keeps the one that it was called from. So frames are cleared as soon as they do not run any more. What an exception
-# has in its arguments it keeps, up to a limit for all failures together.
+# has in its arguments it keeps.
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -146,21 +139,6 @@ def clear_callers(frame: FrameType | None) -> None:
         except RuntimeError:
             return
         frame = frame.f_back
-
-
-def held_bytes(error: BaseException) -> int:
-    """How much an exception holds in its arguments and attributes, about."""
-    return sum(_size(value) for one in chain(error) for value in (*one.args, *getattr(one, "__dict__", {}).values()))
-
-
-def _size(value: Any, depth: int = 3) -> int:
-    if isinstance(size := getattr(value, "nbytes", None), int):
-        return size
-    if depth and isinstance(value, dict):
-        return sum(_size(inner, depth - 1) for inner in value.values())
-    if depth and isinstance(value, (list, tuple, set, frozenset)):
-        return sum(_size(inner, depth - 1) for inner in value)
-    return sys.getsizeof(value, 0)
 
 
 _OURS = str(Path(errors.__file__).parent) + os.sep
@@ -274,7 +252,6 @@ class FailedProgram:
     left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
     after: int = 0  # records that were replayed after `awaited` all the same
     cancelled: int = 0  # callbacks after it that were asked for and did not run
-    bytes: int = 0  # held by the exceptions in `kept`
     logged: bool = False  # whether its first failure was
     thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
     stack: Any = None  # from where it was called, if that is kept
@@ -322,9 +299,6 @@ comes to no barrier."""
 _UNRAISED = 1.0
 """Seconds after which failures are logged that no caller has been given: a program may go on for hours."""
 
-_BYTES_OF_ALL = 1 << 24
-"""How many bytes the exceptions among these may hold together. Of others only the text is kept."""
-
 
 class HostRunFailed(Exception):
     """What the done of an asynchronous callback raises: the function's name and the line that started it. The cause is
@@ -349,10 +323,8 @@ class Failures:
         self.unended: set[ProgramKey] = set()
         # Streams of functions that run for a program which has failed: what they do would have come later in it.
         self.abandoned: set[int] = set()
-        # Of those that are kept: how many, by whom they are for, and how many bytes they hold. And how many are not
-        # kept, with how many effects that were left out after them.
+        # By whom they are for: how many are kept; how many are not, with how many effects left out after them.
         self._kept: Counter[Owner] = Counter()
-        self._bytes = 0
         self._more: dict[Owner, list[int]] = {}
         # The lines whose failures were logged since a caller was last given any.
         self._logged: dict[Owner, set[SourceLine]] = {}
@@ -384,7 +356,9 @@ class Failures:
             elif self._kept[owner := (key[0], program.thread)] and self._kept.total() >= _KEPT_OF_ALL:
                 self._more.setdefault(owner, [0, 0])[0] += 1
             else:
-                self._keep(owner, program, failure)
+                program.kept.append(failure)
+                program.lines.setdefault(line, (0, ""))
+                self._kept[owner] += 1
             if stops:
                 self._note_failed(key, program, failure)
             if not program.kept and program.awaited is None and key not in self.unended:
@@ -400,7 +374,8 @@ class Failures:
             for key, failure in failed:
                 self.add(key, failure)
             native.taken_host_failures()  # who comes meanwhile waits here, and finds them
-        log_warnings(native.take_warnings())
+        for text in native.take_warnings():
+            LOGGER.warning(text)
 
     def _log_later(self) -> None:
         """Has failures logged if no caller is given them soon. With the lock."""
@@ -424,18 +399,6 @@ class Failures:
                         unraised.append(program.kept[0])
         for failure in unraised:
             log_failure(failure)
-
-    def _keep(self, owner: Owner, program: FailedProgram, failure: BaseException) -> None:
-        size = held_bytes(failure)
-        if self._bytes + size > _BYTES_OF_ALL and failure.__cause__ is not None:
-            failure.__cause__ = failure.__context__ = None
-            failure.add_note(errors.NOTE_TOO_LARGE)
-            size = held_bytes(failure)
-        program.kept.append(failure)
-        program.lines.setdefault(line_of(failure), (0, ""))
-        program.bytes += size
-        self._bytes += size
-        self._kept[owner] += 1
 
     def clear_frames(self) -> None:
         """What raised has returned: frames that have called it forget their variables. A drain thread calls it."""
@@ -568,8 +531,8 @@ class Failures:
     def raise_first(self, thread: int) -> None:
         """Raises what the first program failed with that the calling thread called, as this one."""
         if any(owner[0] == thread for owner in list(self._kept)):
-            taker, _ = self._taker()
-            self._raise(lambda: self._take_first(thread, taker))
+            taker = self._streams.this_thread(), True
+            self._raise(lambda: self.take({thread}, taker, only_first=True))
 
     def _raise(self, take: Callable[[], list[BaseException]]) -> None:
         """Raises what is taken. An interrupt on the way loses none."""
@@ -596,13 +559,19 @@ class Failures:
         return self._streams.this_thread(), native.is_nested()
 
     def take(
-        self, threads: Collection[int] | None = None, taker: Taker | None = None, *, unended: bool = False
+        self,
+        threads: Collection[int] | None = None,
+        taker: Taker | None = None,
+        *,
+        unended: bool = False,
+        only_first: bool = False,
     ) -> list[BaseException]:
         """All failures, in order, or those of programs that these threads called and, outside of functions that are
         replayed, threads that have ended. But not what a call is to raise, nor, unless the `unended` are wanted too,
         what may still have to count.
 
-        `taker` stands for the thread that takes them, if that is not the calling one.
+        `taker` stands for the thread that takes them, if that is not the calling one. `only_first`: those of one
+        program.
         """
         taker = taker or self._taker()
         taken: list[BaseException] = []
@@ -612,25 +581,15 @@ class Failures:
                     continue
                 if threads is None or self._is_for(key, threads, *taker):
                     taken += self._take(key)
+                if only_first and taken:
+                    break
         return taken
 
-    def _take_first(self, thread: int, taker: UserThread) -> list[BaseException]:
-        with self._lock:
-            for key in list(self.programs):
-                if key in self.unended and self._is_open(key):
-                    continue
-                if self._is_own(key, {thread}, taker) and (taken := self._take(key)):
-                    return taken
-        return []
-
     def _is_for(self, key: ProgramKey, threads: Collection[int], taker: UserThread, is_nested: bool) -> bool:
-        if self._is_own(key, threads, taker):
-            return True
-        return not is_nested and self._streams.has_ended(key[0], self.programs[key].thread)
-
-    def _is_own(self, key: ProgramKey, threads: Collection[int], taker: UserThread) -> bool:
         thread = self.programs[key].thread
-        return key[0] in threads and (thread is None or thread is taker)
+        if key[0] in threads and (thread is None or thread is taker):
+            return True
+        return not is_nested and self._streams.has_ended(key[0], thread)
 
     def _is_open(self, key: ProgramKey) -> bool:
         stream = self._streams.get(key[0])
@@ -645,11 +604,10 @@ class Failures:
         self.unended.discard(key)
         program = self.programs.pop(key)
         taken = program.kept
-        self._bytes -= program.bytes
         owner = key[0], program.thread
         self._kept[owner] -= len(taken)
         if program.awaited is not None and self._raises_at_call(key):
-            self.programs[key] = dataclasses.replace(program, kept=[], lines={}, bytes=0)
+            self.programs[key] = dataclasses.replace(program, kept=[], lines={})
         elif program.awaited is not None:
             taken = [program.awaited, *taken]
         for failure in taken:

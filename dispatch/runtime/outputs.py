@@ -10,7 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 _FILES = (io.BufferedWriter, io.BufferedRandom, io.FileIO, io.BytesIO)
 
@@ -62,11 +62,13 @@ def may_wait(output: Any) -> bool:
         return True
 
 
-class BesideText(Protocol):
-    """What is shown on outputs besides text, as progress bars."""
+class BesideText:
+    """What is shown on outputs besides text, as progress bars: nothing, until an extension takes this one's place."""
 
     def write(self, stream: Any, text: str) -> None:
         """Writes text ahead of what is shown there."""
+        with beside_tqdm(stream):
+            stream.write(text)
 
     def end(self, epochs: Iterable[tuple[int, int, int]]) -> None:
         """These epochs (thread, first, count) have ended: nothing more comes of them."""
@@ -75,16 +77,7 @@ class BesideText(Protocol):
         """Leaves all as it is."""
 
 
-class _Nothing:
-    def write(self, stream: Any, text: str) -> None:
-        write_beside_tqdm(stream, text)
-
-    def end(self, epochs: Iterable[tuple[int, int, int]]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-_shown: BesideText = _Nothing()
+_shown: BesideText = BesideText()
 
 
 def show_beside_text(new: BesideText) -> None:
@@ -96,11 +89,6 @@ def show_beside_text(new: BesideText) -> None:
 def shown_beside_text() -> BesideText:
     """What is shown besides text."""
     return _shown
-
-
-def write_beside_tqdm(stream: Any, text: str) -> None:
-    with beside_tqdm(stream):
-        stream.write(text)
 
 
 def beside_tqdm(stream: Any) -> AbstractContextManager[Any]:

@@ -458,14 +458,9 @@ def _parts(item: Item) -> list[tuple[int, int, list[str]]]:
 # Runs of functions of the user's that are under way.
 
 
-class Runs(dict[int, tuple[int, int, Any]]):
-    """By the identity of its work, each run: the number of the thread of whose stream an order domain is suspended, its
-    own number, and what is left of it, see `left_of`. Drain threads add and take out; any thread reads."""
-
-    @property
-    def suspended(self) -> list[int]:
-        """The threads whose streams have suspended domains."""
-        return [thread for thread, *_ in self.copy().values()]
+Runs = dict[int, tuple[int, int, Any]]
+"""By the identity of its work, each run: the number of the thread of whose stream an order domain is suspended, its own
+number, and what is left of it, see `left_of`. Drain threads add and take out; any thread reads."""
 
 
 # Answers of callbacks for which a program waits, and what native code's short path to them leaves to Python.

@@ -54,47 +54,6 @@ from effects.lowering.native_module import native
 # `dispatch/native/python/placed_tokens.h`.
 
 
-class PlacedTokens:
-    """A thread's tokens on devices."""
-
-    def __init__(self, thread: int):
-        self._thread = thread
-        self._pools: dict[Any, native.Pool | None] = {}  # by sharding, or device
-
-    def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool | None]:
-        """The sharding of a call's arguments, if they lie on several devices, and the tokens on the devices that they
-        name; None if they name none."""
-        sharding, device = sharding_of_call(args, kwargs), None
-        if sharding is None:
-            device = committed_device_of_call(args, kwargs)
-        return sharding, self._pool(device if sharding is None else sharding)
-
-    def find_pool_on(self, sharding: Any) -> native.Pool | None:
-        """The tokens on the one device of a sharding. None if it has several: tokens there would be committed, and
-        decide where a program runs."""
-        return self._pool(next(iter(sharding.device_set))) if sharding.num_devices == 1 else None
-
-    def find_first_pool(self) -> native.Pool | None:
-        """The tokens on the device of programs that name none. None with several processes: of a program on another
-        one's device alone, JAX's fast path takes no array that lies here."""
-        return self._pool(default_device()) if jax.process_count() == 1 else None
-
-    def find_pool_of_one(self) -> native.Pool | None:
-        """The tokens on the only device that there is."""
-        return self._pool(only_device())
-
-    def _pool(self, where: Any) -> native.Pool | None:
-        if where is None:
-            return None
-        if where not in self._pools:
-            if len(self._pools) == _PLACES:
-                self._pools.clear()
-            make = functools.partial(_place, self._thread, Placing(where))
-            # Where no device is this process's, none reads the token.
-            self._pools[where] = native.Pool(self._thread, make) if is_addressable(where) else None
-        return self._pools[where]
-
-
 def _place(thread: int, placing: Placing, cell: int, number: int) -> Any:
     """A token on devices: that of a cell, or if this is 0 that of an epoch."""
     token = token_memory(PLACED_THREAD, cell, 1) if cell else token_memory(thread, number, 1)
@@ -287,7 +246,7 @@ class StreamHost:
 
     def __init__(self, thread: int):
         self._thread = thread
-        self._placed = PlacedTokens(thread)
+        self._pools: dict[Any, native.Pool | None] = {}  # of tokens on devices, by sharding, or device
 
     def make_tokens(self, first: int, count: int) -> list[np.ndarray]:
         """The runtime tokens of so many epochs, on the host."""
@@ -300,19 +259,35 @@ class StreamHost:
     def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool | None]:
         """The sharding of these arguments, if they lie on several devices, and the tokens on the devices that they
         name; None if they name none."""
-        return self._placed.find_pool(args, kwargs)
+        sharding, device = sharding_of_call(args, kwargs), None
+        if sharding is None:
+            device = committed_device_of_call(args, kwargs)
+        return sharding, self._pool(device if sharding is None else sharding)
 
     def find_pool_on(self, sharding: Any) -> native.Pool | None:
-        """The tokens on the one device of a sharding; None if there are several."""
-        return self._placed.find_pool_on(sharding)
+        """The tokens on the one device of a sharding. None if it has several: tokens there would be committed, and
+        decide where a program runs."""
+        return self._pool(next(iter(sharding.device_set))) if sharding.num_devices == 1 else None
 
     def find_first_pool(self) -> native.Pool | None:
-        """The tokens where a function whose arguments name no device is likely to run first."""
-        return self._placed.find_first_pool()
+        """The tokens on the device of programs that name none. None with several processes: of a program on another
+        one's device alone, JAX's fast path takes no array that lies here."""
+        return self._pool(default_device()) if jax.process_count() == 1 else None
 
     def find_pool_of_one(self) -> native.Pool | None:
         """The tokens on the only device that there is. Asked once."""
-        return self._placed.find_pool_of_one()
+        return self._pool(only_device())
+
+    def _pool(self, where: Any) -> native.Pool | None:
+        if where is None:
+            return None
+        if where not in self._pools:
+            if len(self._pools) == _PLACES:
+                self._pools.clear()
+            make = functools.partial(_place, self._thread, Placing(where))
+            # Where no device is this process's, none reads the token.
+            self._pools[where] = native.Pool(self._thread, make) if is_addressable(where) else None
+        return self._pools[where]
 
     def spans_devices(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether the devices of these arguments are several."""

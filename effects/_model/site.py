@@ -576,10 +576,14 @@ class Site:
             shape = (size, *operand.shape) if differs else operand.shape
             return dataclasses.replace(operand, shape=shape, lanes=(differs, *operand.lanes))
 
-        mask = None if self.mask is None else with_lane(self.mask)
-        grid = None if self.grid is None else with_lane(self.grid)
-        leaves = tuple(with_lane(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
-        return dataclasses.replace(self, leaves=leaves, lanes=(size, *self.lanes), mask=mask, grid=grid)
+        return self._with_operands(with_lane, lanes=(size, *self.lanes))
+
+    def _with_operands(self, of: Callable[[Operand], Operand], **changes: Any) -> Site:
+        """The site with these changes, and with `of` each operand in its place."""
+        mask = None if self.mask is None else of(self.mask)
+        grid = None if self.grid is None else of(self.grid)
+        leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
+        return dataclasses.replace(self, mask=mask, grid=grid, leaves=leaves, **changes)
 
     def without_idle_mask(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Site]:
         """Operands and site without a mask that has no lanes to choose from: it always holds."""
@@ -666,12 +670,8 @@ class Site:
         def of(operand: Operand) -> Operand:
             return dataclasses.replace(operand, shape=tuple(next(numbers) for _ in operand.shape))
 
-        mask = None if self.mask is None else of(self.mask)
-        grid = None if self.grid is None else of(self.grid)
-        leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
-        return dataclasses.replace(
-            self, leaves=leaves, mask=mask, grid=grid, num_dynamic_sizes=4 * (-1 - next(numbers))
-        )
+        sizes = sum(len(operand.shape) for operand in self.operands)
+        return self._with_operands(of, num_dynamic_sizes=4 * sizes)
 
     def _with_bounds(self, sizes: Sequence[int]) -> Site:
         count = self.num_dynamic_sizes // 4
@@ -733,13 +733,8 @@ class Site:
             return dataclasses.replace(operand, shape=tuple(map(resize, operand.shape)))
 
         content = self.content.resized(of) if isinstance(self.content, HostCall) else self.content
-        leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
         lanes = tuple(map(resize, self.lanes))
-        mask = None if self.mask is None else of(self.mask)
-        grid = None if self.grid is None else of(self.grid)
-        return dataclasses.replace(
-            self, content=content, leaves=leaves, lanes=lanes, mask=mask, grid=grid, num_dynamic_sizes=num_dynamic_sizes
-        )
+        return self._with_operands(of, content=content, lanes=lanes, num_dynamic_sizes=num_dynamic_sizes)
 
     @functools.cached_property
     def leaf_names(self) -> tuple[str, ...]:

@@ -72,7 +72,9 @@ def python_value(value: Any) -> Any:
     Of a class that JAX was told of: a dictionary of its leaves by path, such as `"layer.w"`.
     """
     if isinstance(value, (np.ndarray, np.generic)):
-        return _of_array(np.asarray(value))
+        array = np.asarray(value)
+        known = is_number(array.dtype) or array.dtype.kind in "USO"
+        return (shortest(array) if known else array.astype(str)).tolist()
     if value is None or isinstance(value, (str, bytes, int, float, complex, Mark)):
         return value
     if isinstance(value, dict):
@@ -85,16 +87,11 @@ def python_value(value: Any) -> Any:
     return {jax.tree_util.keystr(path, simple=True, separator="."): python_value(leaf) for path, leaf in leaves}
 
 
-def _of_array(array: np.ndarray) -> Any:
-    known = is_number(array.dtype) or array.dtype.kind in "USO"
-    return (shortest(array) if known else array.astype(str)).tolist()
-
-
 def shortest(array: np.ndarray) -> np.ndarray:
     """Numbers of a type that NumPy itself has, of which each is written in the fewest digits that its own type reads as
     the same: 0.1 and not 0.10000000149011612."""
     dtype = array.dtype
-    if dtype.kind not in "biufcUSO" or dtype.isbuiltin == _OF_A_LIBRARY:
+    if not is_numpys(dtype):
         if jnp.issubdtype(dtype, np.floating):
             return shortest(array.astype(np.float32))
         return array.astype(np.int64)
@@ -107,7 +104,9 @@ def shortest(array: np.ndarray) -> np.ndarray:
     return array
 
 
-_OF_A_LIBRARY = 2  # what `isbuiltin` is for types such as bfloat16
+def is_numpys(dtype: np.dtype) -> bool:
+    """Whether NumPy itself has a type, and knows what it is; of a library's such as bfloat16 `isbuiltin` is 2."""
+    return dtype.kind in "biufcUSO" and dtype.isbuiltin != 2
 
 
 def is_number(dtype: np.dtype) -> bool:

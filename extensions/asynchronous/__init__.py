@@ -4,7 +4,7 @@ Its rules are loaded once a program has the first operation.
 """
 
 from effects import _jax
-from effects.extensions.asynchronous import host_runs as host_runs
+from effects.extensions.asynchronous import host_start as host_start
 from effects.lowering.native_module import native, register_handlers
 
 

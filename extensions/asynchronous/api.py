@@ -12,13 +12,13 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.callback import CALLBACK, check_function, result_type
+from effects._api.callback import check_function, result_type
 from effects._model.callback import HostFunction, function_name
 from effects._model.registry import register_effect
 from effects._model.site import Operand, Site, Where, take_arguments, where_called
-from effects.extensions.asynchronous.host_start import UPDATE_FUNCTION, HostStart
+from effects.extensions.asynchronous.host_start import HostStart
 from effects.extensions.asynchronous.operation import HostEnd, HostStartOp, Kept, Operation
-from effects.extensions.asynchronous.primitives import ASYNC
+from effects.extensions.asynchronous.primitives import ASYNC, UPDATE_FUNCTION
 from effects.extensions.asynchronous.references import Into, read_references
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
 
@@ -282,7 +282,7 @@ def async_callback(
     tree = jax.tree.structure(((jax.tree.unflatten(tree, leaves)[0], 0), {}), is_leaf=lambda x: x in leaves)
     start = Site(ASYNC.unordered(), HostStart(function, name), (*leaves, number), tree, where)
     avals = tuple(_jax.ShapedArray(result.shape, result.stored) for result in results)
-    ends = HostEnd(HostEnd.kind, None, avals, schedule, effect=CALLBACK, types=results, structure=structure)
+    ends = HostEnd(HostEnd.kind, None, avals, schedule, types=results, structure=structure)
     return Future.started(arrays, HostStartOp(name, where, avals, schedule, site=start, ends=ends), structure)
 
 

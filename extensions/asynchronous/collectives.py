@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,19 +23,20 @@ from effects.extensions.asynchronous.operation import Exchanged
 from effects.extensions.asynchronous.references import Into, are_references, read_references
 
 MSG_COLLECTIVE_AXIS = (
-    "`fx.{call}` at {where} was given the axis {axis}, and the axes of the `jax.shard_map` around it are {known}. A "
-    "collective is between the devices along axes of a mesh. Call it inside a `jax.shard_map`, with one of its axes."
+    "`fx.{call}_start` at {where} was given the axis {axis}, and the axes of the `jax.shard_map` around it are "
+    "{known}. A collective is between the devices along axes of a mesh. Call it inside a `jax.shard_map`, with one of "
+    "its axes."
 )
 MSG_COLLECTIVE_PERMUTATION = (
     "`fx.ppermute_start` at {where} was given the permutation {perm}. It is a list of pairs (from, to) of devices "
     "along the axis, 0 to {last}, each at most once as a sender and once as a receiver. Correct the pairs."
 )
 MSG_COLLECTIVE_DIMENSION = (
-    "`fx.{call}` at {where} was given axis {axis} for an array of {ndim} dimensions. An axis is "
+    "`fx.{call}_start` at {where} was given axis {axis} for an array of {ndim} dimensions. An axis is "
     "from {least} to {most}. Correct it."
 )
 MSG_COLLECTIVE_SIZE = (
-    "`fx.{call}` at {where} was given an array of shape {shape}, to be divided along axis {axis} between {size} "
+    "`fx.{call}_start` at {where} was given an array of shape {shape}, to be divided along axis {axis} between {size} "
     "devices. The size of that axis must be a multiple of {size}, or without `tiled=True` equal to it. Change the "
     "array or the axis."
 )
@@ -81,25 +82,26 @@ def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> 
         >>> f(jnp.arange(2.0))
         Array([0., 2.], dtype=float32)
     """
-    where, into = where_called(), None
+    into = None
     if args and are_references(args[0]):
-        x, into = read_references(x, args[0], "ppermute_start", where)
+        x, into = read_references(x, args[0], "ppermute_start", where_called())
         args = args[1:]
     axis_name, perm = _take_axis_and_permutation(*args, **kwargs)
-    axes, size = _axes_of(axis_name, "ppermute_start", where)
-    receivers = [-1] * size
+    call = _called("ppermute", axis_name)
+    receivers = [-1] * call.size
     try:
         pairs = [(int(sender), int(receiver)) for sender, receiver in perm]
         if any(len({pair[end] for pair in pairs}) < len(pairs) for end in (0, 1)):
             raise ValueError
         for sender, receiver in pairs:
-            if not (0 <= sender < size and 0 <= receiver < size):
+            if not (0 <= sender < call.size and 0 <= receiver < call.size):
                 raise ValueError
             receivers[sender] = receiver
     except (TypeError, ValueError):
         shown = errors.shown(perm)
-        raise ValueError(MSG_COLLECTIVE_PERMUTATION.format(where=where, perm=shown, last=size - 1)) from None
-    return _exchange(x, "ppermute", where, schedule, axes, size, tuple(receivers), lambda x: x, None, into)
+        last = call.size - 1
+        raise ValueError(MSG_COLLECTIVE_PERMUTATION.format(where=call.where, perm=shown, last=last)) from None
+    return _exchange(x, call, schedule, lambda x: x, receivers=tuple(receivers), into=into)
 
 
 def _take_axis_and_permutation(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -135,13 +137,12 @@ def psum_start(x: T, axis_name: Any, *, schedule: bool = True) -> Future[T]:
         >>> f(jnp.arange(2.0))
         Array([0., 1.], dtype=float32)
     """
-    where = where_called()
-    axes, size = _axes_of(axis_name, "psum_start", where)
+    call = _called("psum", axis_name)
 
     def send(x: Any) -> Any:
-        return _for_each(x.astype(np.int32) if x.dtype == np.bool_ else x, size)  # booleans are counted
+        return call.for_each(x.astype(np.int32) if x.dtype == np.bool_ else x)  # booleans are counted
 
-    return _exchange(x, "psum", where, schedule, axes, size, None, send, _add, everywhere=True)
+    return _exchange(x, call, schedule, send, _add, everywhere=True)
 
 
 @_jax.for_users
@@ -176,17 +177,16 @@ def all_gather_start(
         >>> f(jnp.arange(2.0))
         Array([0., 1.], dtype=float32)
     """
-    where = where_called()
-    axes, size = _axes_of(axis_name, "all_gather_start", where)
+    call = _called("all_gather", axis_name)
     if to not in ("varying", "invarying", "reduced"):
-        raise ValueError(MSG_COLLECTIVE_TO.format(where=where, to=errors.shown(to)))
-    join = _Join(axis, tiled, reduced_along=axes if to == "reduced" else ())
+        raise ValueError(MSG_COLLECTIVE_TO.format(where=call.where, to=errors.shown(to)))
+    join = _Join(axis, tiled, reduced_along=call.axes if to == "reduced" else ())
 
     def send(x: Any) -> Any:
-        _check_axis(axis, x.ndim + (not tiled), "all_gather_start", where)
-        return _for_each(x, size)
+        call.check_axis(axis, x.ndim + (not tiled))
+        return call.for_each(x)
 
-    return _exchange(x, "all_gather", where, schedule, axes, size, None, send, join, everywhere=to != "varying")
+    return _exchange(x, call, schedule, send, join, everywhere=to != "varying")
 
 
 @_jax.for_users
@@ -217,14 +217,13 @@ def all_to_all_start(
         >>> f(jnp.arange(2.0))
         Array([0., 1.], dtype=float32)
     """
-    where = where_called()
-    axes, size = _axes_of(axis_name, "all_to_all_start", where)
+    call = _called("all_to_all", axis_name)
 
     def send(x: Any) -> Any:
-        _check_axis(concat_axis, x.ndim, "all_to_all_start", where)
-        return _parts(x, split_axis, size, tiled, "all_to_all_start", where)
+        call.check_axis(concat_axis, x.ndim)
+        return call.parts(x, split_axis, tiled)
 
-    return _exchange(x, "all_to_all", where, schedule, axes, size, None, send, _Join(concat_axis, tiled, ()))
+    return _exchange(x, call, schedule, send, _Join(concat_axis, tiled, ()))
 
 
 @_jax.for_users
@@ -254,35 +253,59 @@ def psum_scatter_start(
         >>> f(jnp.arange(2.0))
         Array([0., 1.], dtype=float32)
     """
-    where = where_called()
-    axes, size = _axes_of(axis_name, "psum_scatter_start", where)
-
-    def send(x: Any) -> Any:
-        return _parts(x, scatter_dimension, size, tiled, "psum_scatter_start", where)
-
-    return _exchange(x, "psum_scatter", where, schedule, axes, size, None, send, _add)
+    call = _called("psum_scatter", axis_name)
+    return _exchange(x, call, schedule, lambda x: call.parts(x, scatter_dimension, tiled), _add)
 
 
-def _axes_of(axis_name: Any, call: str, where: Where) -> tuple[tuple[str, ...], int]:
+class _Call(NamedTuple):
+    """A call of a collective: its name, the user's line, and the axes along which it is between so many devices."""
+
+    name: str
+    where: Where
+    axes: tuple[str, ...]
+    size: int
+
+    def for_each(self, x: Any) -> Any:
+        """The same for each device."""
+        return jnp.broadcast_to(x, (self.size, *x.shape))
+
+    def check_axis(self, axis: int, ndim: int) -> None:
+        if not -ndim <= axis < ndim:
+            shown = {"axis": axis, "ndim": ndim, "least": -ndim, "most": ndim - 1}
+            raise ValueError(MSG_COLLECTIVE_DIMENSION.format(call=self.name, where=self.where, **shown))
+
+    def parts(self, x: Any, axis: int, tiled: bool) -> Any:
+        """A part for each device, in front."""
+        size, length = self.size, x.shape[axis] if -x.ndim <= axis < x.ndim else -1
+        if length % size if tiled else length != size:
+            shown = {"shape": x.shape, "axis": axis, "size": size}
+            raise ValueError(MSG_COLLECTIVE_SIZE.format(call=self.name, where=self.where, **shown))
+        axis %= x.ndim
+        if tiled:
+            x = x.reshape(*x.shape[:axis], size, length // size, *x.shape[axis + 1 :])
+        return jnp.moveaxis(x, axis, 0)
+
+
+def _called(name: str, axis_name: Any) -> _Call:
+    """The call of a public function, which calls this."""
+    where = where_called(2)
     axes = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     mesh = jax.sharding.get_abstract_mesh()
     known = tuple(mesh.manual_axes)
     if not axes or any(axis not in known for axis in axes):
         shown = ", ".join(map(repr, known)) or "none"
-        raise ValueError(MSG_COLLECTIVE_AXIS.format(call=call, where=where, axis=errors.shown(axis_name), known=shown))
-    return axes, math.prod(mesh.shape[axis] for axis in axes)
+        raise ValueError(MSG_COLLECTIVE_AXIS.format(call=name, where=where, axis=errors.shown(axis_name), known=shown))
+    return _Call(name, where, axes, math.prod(mesh.shape[axis] for axis in axes))
 
 
 def _exchange(
     x: Any,
-    name: str,
-    where: Where,
+    call: _Call,
     schedule: bool,
-    axes: tuple[str, ...],
-    size: int,
-    receivers: tuple[int, ...] | None,
     send: Callable[[Any], Any],
-    finish: Callable[[Any], Any] | None,
+    finish: Callable[[Any], Any] | None = None,
+    *,
+    receivers: tuple[int, ...] | None = None,
     into: Into | None = None,
     everywhere: bool = False,
 ) -> Future[Any]:
@@ -291,14 +314,15 @@ def _exchange(
     leaves, structure = jax.tree.flatten(x)
     arrays = [*map(jnp.asarray, leaves)]
     values = [_jax.as_per_device(send(array)) for array in arrays]
-    results = tuple(_jax.ShapedArray(value.shape, value.dtype) for value in values)
-    same_along = tuple(_same_along(array, axes, everywhere) for array in arrays)
     operation = Exchanged(
-        *(name, where, results, schedule),
-        axes=axes,
-        size=size,
+        call.name,
+        call.where,
+        tuple(_jax.ShapedArray(value.shape, value.dtype) for value in values),
+        schedule,
+        axes=call.axes,
+        size=call.size,
         receivers=receivers,
-        same_along=same_along,
+        same_along=tuple(_same_along(array, call.axes, everywhere) for array in arrays),
         has_replicas=_jax.is_in_region_over_some_axes(),
     )
     return Future.started(values, operation, structure, finish, into)
@@ -309,30 +333,6 @@ def _same_along(x: Any, axes: tuple[str, ...], everywhere: bool) -> tuple[str, .
     before = set(_jax.axes_of_same(x))
     varying = set(_jax.axes_of_same(np.float32(0)))  # all, if JAX checks that
     return tuple(sorted(before | (varying & set(axes)) if everywhere else before - set(axes)))
-
-
-def _for_each(x: Any, size: int) -> Any:
-    """The same for each device."""
-    return jnp.broadcast_to(x, (size, *x.shape))
-
-
-def _check_axis(axis: int, ndim: int, call: str, where: Where) -> None:
-    if not -ndim <= axis < ndim:
-        message = MSG_COLLECTIVE_DIMENSION.format(
-            call=call, where=where, axis=axis, ndim=ndim, least=-ndim, most=ndim - 1
-        )
-        raise ValueError(message)
-
-
-def _parts(x: Any, axis: int, size: int, tiled: bool, call: str, where: Where) -> Any:
-    """A part for each device, in front."""
-    length = x.shape[axis] if -x.ndim <= axis < x.ndim else -1
-    if length % size if tiled else length != size:
-        raise ValueError(MSG_COLLECTIVE_SIZE.format(call=call, where=where, shape=x.shape, axis=axis, size=size))
-    axis %= x.ndim
-    if tiled:
-        x = x.reshape(*x.shape[:axis], size, length // size, *x.shape[axis + 1 :])
-    return jnp.moveaxis(x, axis, 0)
 
 
 def _add(parts: Any) -> Any:

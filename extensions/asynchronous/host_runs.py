@@ -26,11 +26,10 @@ from effects._model.site import Where
 from effects._model.wire import EPOCH, PLAIN_THREAD, STREAM, thread_of
 from effects.dispatch.runtime.background import MSG_NO_THREAD, Workers
 from effects.dispatch.runtime.beside import Beside
-from effects.dispatch.runtime.failures import Failures, HostRunFailed, ProgramKey
+from effects.dispatch.runtime.failures import HostRunFailed, ProgramKey
 from effects.dispatch.runtime.runtime import runtime
-from effects.dispatch.runtime.streams import Stream, Streams
-from effects.extensions.asynchronous import host_start
-from effects.extensions.asynchronous.host_start import DONE_FUNCTION, UPDATE_FUNCTION
+from effects.dispatch.runtime.streams import Stream
+from effects.extensions.asynchronous.primitives import DONE_FUNCTION, UPDATE_FUNCTION
 from effects.lowering.native_module import native
 
 MSG_NEVER_DONE = (
@@ -70,11 +69,7 @@ class _Key(NamedTuple):
 class HostRuns(Beside):
     """The functions that have begun and whose done has not come. Drain threads add and take, under `_lock`."""
 
-    def __init__(
-        self, streams: Streams, failures: Failures, wait_for_nested: Callable[[Stream, ProgramKey | None], None]
-    ) -> None:
-        """`wait_for_nested` waits until the effects of a stream have come, on behalf of a program if there is one."""
-        self._streams, self._failures, self._wait_for_nested = streams, failures, wait_for_nested
+    def __init__(self) -> None:
         self._workers = Workers("effects-async")
         self._runs: dict[_Key, RunningHostCall] = {}
         self._unended: dict[int, RunningHostCall] = {}  # by identity, those whose function has not returned
@@ -84,17 +79,9 @@ class HostRuns(Beside):
         self._lock = threading.Lock()
         self._came = threading.Condition(self._lock)
 
-    def listen(self) -> None:
-        """From now on the starts of programs come here, and so do their updates and dones."""
-        host_start.listen(self._start)
-        register_callback(DONE_FUNCTION)(self._done)
-        register_callback(UPDATE_FUNCTION)(self._update)
-
-    def _start(self, function: HostFunction, records: Iterable[Record]) -> None:
-        # All lanes become known in one step. If each became known by itself:
-        #   1. This thread makes the first lane known, and the number of the start.
-        #   2. The done of the second lane comes, in another thread. It finds the number, and no such lane.
-        #   3. It takes the lane for one that was done before, and the program fails.
+    def start(self, function: HostFunction, records: Iterable[Record]) -> None:
+        """Starts the function, with the record of each lane."""
+        # All lanes become known in one step: see the README.
         runs: dict[_Key, RunningHostCall] = {}
         try:
             for record in records:
@@ -118,7 +105,7 @@ class HostRuns(Beside):
                     self._run(run)
 
     def _run(self, run: RunningHostCall) -> None:
-        with self._streams.nested_here() as stream:
+        with runtime.streams.nested_here() as stream:
             stream.hold(run.caller)
             run.begin(stream)
             run.run()
@@ -133,7 +120,7 @@ class HostRuns(Beside):
         deadline = None if timeout is None else monotonic() + timeout
         for run in self.unended():
             left = None if deadline is None else max(0.0, deadline - monotonic())
-            given_up = run.stream is not None and run.stream.thread in self._failures.abandoned
+            given_up = run.stream is not None and run.stream.thread in runtime.failures.abandoned
             if not given_up and not run.wait_for_end(left):
                 return False
         return True
@@ -169,14 +156,14 @@ class HostRuns(Beside):
             with self._came:
                 self._came.wait_for(lambda: key in self._runs, _LOOK)
 
-    def _done(self, ticket: Any, *, record: Record) -> Any:
+    def done(self, ticket: Any, *, record: Record) -> Any:
         run = self._find(record, ticket, take=True)
         native.set_offer_urgent()  # the function may wait for the drain
         stream = run.wait_for_stream()
         with self._awaiting(run):
             stream.let_go()
             run.wait_for_end()
-            self._wait_for_nested(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
+            runtime.drain.wait_for_nested(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
         call = record._site.content
         assert isinstance(call, HostCall)
         try:
@@ -188,7 +175,7 @@ class HostRuns(Beside):
         except BaseException as error:
             raise HostRunFailed(run.name, run.where) from error
 
-    def _update(self, ticket: Any, *, record: Record) -> Any:
+    def update(self, ticket: Any, *, record: Record) -> Any:
         run = self._find(record, ticket, take=False)
         native.set_offer_urgent()
         run.wait_for_stream()
@@ -219,18 +206,18 @@ class HostRuns(Beside):
             left = [self._runs.pop(key) for key in [*self._runs] if key[:2] == program]
             for begun in [key for key in self._begun if key[:2] == program]:
                 del self._begun[begun]
-        has_failed = not_done is None or program in self._failures.unended
+        has_failed = not_done is None or program in runtime.failures.unended
         for run in left:
             stream = run.wait_for_stream()
             if has_failed:  # what it does would have come later in the program
-                self._failures.abandoned.add(stream.thread)
+                runtime.failures.abandoned.add(stream.thread)
                 native.raise_attention()
                 self._workers.run(lambda run=run: self._forget(run))
             stream.let_go()
         if not has_failed and (count := not_done + len(left)):
-            call = self._streams[program[0]].calls.get(program[1])
+            call = runtime.streams[program[0]].calls.get(program[1])
             message = _never_done(count, "a program" if call is None else f"`{call[0].name}`", left)
-            self._failures.add(program, errors.EffectError(message), stops=False)
+            runtime.failures.add(program, errors.EffectError(message), stops=False)
 
     def end_plain(self) -> str:
         with self._lock:
@@ -243,8 +230,8 @@ class HostRuns(Beside):
         """Waits for a function that was given up, and for what it called."""
         run.wait_for_end()
         thread = run.wait_for_stream().thread
-        self._wait_for_nested(run.wait_for_stream(), None)
-        self._failures.abandoned.discard(thread)
+        runtime.drain.wait_for_nested(run.wait_for_stream(), None)
+        runtime.failures.abandoned.discard(thread)
 
 
 def _key(record: Record, number: int, lane: int) -> _Key:
@@ -333,6 +320,7 @@ class RunningHostCall:
         return self._yielded[0]
 
 
-_host_runs = HostRuns(runtime.streams, runtime.failures, runtime.drain.wait_for_nested)
-_host_runs.listen()
-runtime.drain.beside = _host_runs
+host_runs: HostRuns = HostRuns()
+register_callback(DONE_FUNCTION)(host_runs.done)
+register_callback(UPDATE_FUNCTION)(host_runs.update)
+runtime.drain.beside = host_runs

@@ -9,18 +9,7 @@ from typing import Any
 from effects._model.callback import HostFunction
 from effects._model.content import Content, Report, described_by
 from effects._model.record import Record
-
-DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"
-"""The names of the functions that wait for one of the host's, which `host_runs.py` registers."""
-
-Start = Callable[[HostFunction, Iterable[Record]], None]
-
-_start: list[Start] = []
-
-
-def listen(start: Start) -> None:
-    """`start(function, records)` is called for each start, with the record of each lane. One module listens."""
-    _start[:] = [start]
+from effects.extensions.asynchronous.host_runs import host_runs
 
 
 @described_by("async_start")
@@ -58,4 +47,4 @@ class HostStart(Content):
         return True
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
-        _start[0](self.function, records)
+        host_runs.start(self.function, records)

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
+from effects._api.callback import CALLBACK
 from effects._model.callback import HostCall, HostFunction
 from effects._model.primitive import result_avals
-from effects._model.registry import Effect
 from effects._model.site import Operand, Site, Where, flat_arguments
-from effects.extensions.asynchronous.host_start import DONE_FUNCTION
+from effects.extensions.asynchronous.primitives import DONE_FUNCTION
 
 TICKET_LENGTH = 3
 
@@ -89,21 +89,8 @@ class Operation:
         return Computation(self.kind, shapes, tuple((name, getattr(self, name)) for name in self.in_common))
 
     def __repr__(self) -> str:  # what JAX says where a branch or a loop has futures of different operations
-        title = self.kind if self.name == self.kind else f"{self.kind} `{self.name}`"
-        return " ".join([title, "of", ", ".join(map(str, self.results)) or "nothing", *self._particulars()])
-
-    def _particulars(self) -> Iterable[str]:
-        """What tells it from others of its kind with the same results."""
-        if self.lanes:
-            yield f"in lanes {self.lanes}"
-        if not self.schedule:
-            yield "with schedule=False"
-        if self.into_reference:
-            yield "into references"
-        if self.of_derivative:
-            yield "of a derivative"
-        if any(self.same_along):
-            yield f"same along {self.same_along}"
+        lanes = f" in lanes {self.lanes}" if self.lanes else ""
+        return f"{self.computation}{lanes}{' of a derivative' if self.of_derivative else ''}"
 
     @property
     def ticket(self) -> Any:
@@ -176,11 +163,6 @@ class Kept(Operation):
     kind: ClassVar[str] = "async_start"
     in_common: ClassVar[tuple[str, ...]] = (*Operation.in_common, "placements")
 
-    def _particulars(self) -> Iterable[str]:
-        yield from super()._particulars()
-        if any(part is not None for placement in self.placements for part in placement):
-            yield f"placed {self.placements}"
-
     def shown(self, results: Sequence[Any]) -> Sequence[Any]:
         if not self.placements:
             return results
@@ -209,10 +191,6 @@ class Exchanged(Operation):
     kind: ClassVar[str] = "collective"
     in_common: ClassVar[tuple[str, ...]] = (*Operation.in_common, "axes", "size", "receivers", "has_replicas")
     exchanges = True
-
-    def _particulars(self) -> Iterable[str]:
-        yield from super()._particulars()
-        yield f"along {self.axes}" + ("" if self.receivers is None else f" to {self.receivers}")
 
     @property
     def senders(self) -> tuple[int, ...] | None:
@@ -275,7 +253,6 @@ class HostStartOp(Operation):
 class HostEnd(Operation):
     """The end of such a function: what a future knows of it."""
 
-    effect: Effect = dataclasses.field(kw_only=True)
     types: tuple[Operand, ...] = dataclasses.field(kw_only=True)  # of the results
     structure: Any = dataclasses.field(kw_only=True)
 
@@ -290,7 +267,7 @@ class HostEnd(Operation):
         """`function`: the name under which the host knows what waits there."""
         call = HostCall(HostFunction(None, function, self.kind, True), self.types, self.structure, pass_record=True)
         ticket = Operand((TICKET_LENGTH,), np.dtype(np.float32), np.dtype(np.float32))
-        site = Site(self.effect, call, (ticket,), flat_arguments(1), where)
+        site = Site(CALLBACK, call, (ticket,), flat_arguments(1), where)
         return HostAwait(self.name, where, self.results, self.schedule, self.lanes, site=site)
 
 

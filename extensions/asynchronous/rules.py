@@ -183,8 +183,16 @@ def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[A
     if isinstance(operation, Exchanged) and operation.is_received:
         return _keep_received(token, operands, operation)
     if isinstance(operation, Exchanged):
+        peers = {
+            Attribute.CALL: operation.key,
+            Attribute.SIZE: operation.size,
+            Attribute.TO: operation.receivers or (),
+            Attribute.FROM: operation.senders or (),
+            Attribute.OPTIONAL: operation.of_derivative,
+            **_named(operation),
+        }
         sent = _to_exchange(operands, operation)
-        return _call(token, sent, [operation.ticket], operation, POST_TARGET, attributes=_peers(operation))
+        return _call(token, sent, [operation.ticket], operation, POST_TARGET, attributes=peers)
     return keep(token, operands, operation)
 
 
@@ -212,7 +220,9 @@ def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[An
     results = [result.update(dtype=stored_dtype(result.dtype)) for result in shown]
     lanes = len(operation.lanes) if exchanged and operation.receivers is None else 0
     if lanes:  # a part from each device comes first
-        results = [result.update(shape=_moved(result.shape, lanes, 0)) for result in results]
+        shapes = [result.shape for result in results]
+        shapes = [(shape[lanes], *shape[:lanes], *shape[lanes + 1 :]) for shape in shapes]
+        results = [result.update(shape=shape) for result, shape in zip(results, shapes, strict=True)]
     where = str(operation.where or "a line that is not known")  # of a derivative's there is none
     attributes = {Attribute.BY_LANE: not exchanged, Attribute.WHERE: where}
     token, outs = _call(token, operands, results, operation, TAKE_TARGET, attributes=attributes)
@@ -247,18 +257,6 @@ def _exchange_and_keep(token: Any, rank: Any, group: Any, *sent: Any, operation:
     return [*outs, token]
 
 
-def _peers(operation: Exchanged) -> dict[str, Any]:
-    receivers, senders = operation.receivers or (), operation.senders or ()
-    return {
-        Attribute.CALL: operation.key,
-        Attribute.SIZE: operation.size,
-        Attribute.TO: receivers,
-        Attribute.FROM: senders,
-        Attribute.OPTIONAL: operation.of_derivative,
-        **_named(operation),
-    }
-
-
 @register_token_rule(async_update_p)
 def _update_token_rule(
     ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation, partial: bool
@@ -288,12 +286,6 @@ def _done_token_rule(
     returned, outs = bind_record(ctx, {key: own}, operands, operation.site)
     (token,) = after([returned[key]], [tokens[_KEY]])
     return {**returned, _KEY: token}, outs
-
-
-def _moved(shape: tuple[Any, ...], source: int, to: int) -> tuple[Any, ...]:
-    sizes = list(shape)
-    sizes.insert(to, sizes.pop(source))
-    return tuple(sizes)
 
 
 @register_mask_rule(async_start_p, async_update_p, async_done_p)

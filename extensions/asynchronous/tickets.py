@@ -33,12 +33,9 @@ from effects.lowering.holders import Extra, find_holder
 
 MSG_USED_TWICE = (
     "The future of `{name}`, started at {start}, is {second} at {at}, and was {first} at {before} already. A future is "
-    "used up by its update, by its done and by the loop that carries it. {remedy}"
+    "used up by its update, by its done and by the loop that carries it. Keep the results of its done, go on with the "
+    "future that came out of the update or the loop, or start the operation again."
 )
-_REMEDIES = {
-    "done": "Keep the results of the first done, or start the operation again.",
-    "updated": "Go on with the future that the update returned.",
-}
 MSG_NUMBER = (
     "The future of `{name}`, started at {start}, is used as a number by `{primitive}` at {at}. Its ticket says what is "
     "in flight, and nothing can be computed with it. Call `fx.async_done` first, and compute with the results."
@@ -54,13 +51,12 @@ MSG_LANES = (
     "`fx.async_done` ahead of the branch or the loop, or loop over the lanes with `jax.lax.map`."
 )
 MSG_NEVER_DONE = (
-    "The asynchronous operation `{name}` that starts at {start}{updated} is never done. What is started "
-    "is done once in the same program, for its results are kept until then. Call `fx.async_done` with the future, or "
-    "leave out the start."
+    "The asynchronous operation `{name}` that starts at {start} is never done. What is started is done once in the "
+    "same program, for its results are kept until then. Call `fx.async_done` with the future, or leave out the start."
 )
 MSG_DROPPED_IN_LOOP = (
-    "The asynchronous operation `{name}` that starts at {start}{updated} is dropped in the loop at {loop}: its future "
-    "is neither done in the iteration nor carried to the next. What an iteration has under way it ends, or carries on. "
+    "The asynchronous operation `{name}` that starts at {start} is dropped in the loop at {loop}: its future is "
+    "neither done in the iteration nor carried to the next. What an iteration has under way it ends, or carries on. "
     "Call `fx.async_done` in the body, or return the future as a part of what the loop carries."
 )
 MSG_ONE_BRANCH = (
@@ -165,12 +161,10 @@ class FutureValue:
 
     Attributes:
         flights: The operations that it may be of.
-        updated: Where it has come out of an update.
         end: How it was used up.
     """
 
     flights: tuple[Flight, ...]
-    updated: str = ""
     end: End | None = None
 
     @property
@@ -181,8 +175,7 @@ class FutureValue:
     def use(self, how: str, where: str) -> None:
         if (end := self.end) is not None:
             shown = {"second": how, "at": where, "first": end.how, "before": end.where}
-            remedy = _REMEDIES.get(end.how, "Go on with the future that came out of there.")
-            raise future_error(MSG_USED_TWICE, self, **shown, remedy=remedy)
+            raise future_error(MSG_USED_TWICE, self, **shown)
         self.end = End(how, where)
 
 
@@ -203,9 +196,15 @@ Value = FutureValue | Results | Reference | None
 def check_tickets(jaxpr: Any, run: Run | None = None) -> None:
     """Raises an error unless a program, a jaxpr with constants, uses each of its futures once, and no reference that an
     operation in flight writes to."""
-    for future in futures_in((run or Run()).walk(jaxpr, [None] * len(jaxpr.in_avals))):
+    jaxpr = without_constants(jaxpr)
+    for future in futures_in((run or Run()).walk(jaxpr, [None] * len(jaxpr.invars))):
         if future.end is None and future.is_needed:
             raise future_error(MSG_LEAKED, future)
+
+
+def without_constants(jaxpr: Any) -> Any:
+    """A jaxpr itself, of one with constants too."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
 
 
 class Run:
@@ -220,14 +219,13 @@ class Run:
     """Whether a function is run as often as it is called, though it takes and gives no futures."""
 
     # How a program is read, for what is no jaxpr.
-    opened: ClassVar[Callable[..., Any]] = staticmethod(_jax.closed_jaxpr)
     source_of: ClassVar[Callable[..., Any]] = staticmethod(_jax.source_of)
     is_reference: ClassVar[Callable[..., bool]] = staticmethod(_jax.is_reference)
 
     @staticmethod
     def bodies(params: Any) -> list[Any]:
         """The programs that an equation of these parameters holds."""
-        return [*map(_jax.closed_jaxpr, _jax.jaxprs_in(params))]
+        return [*map(without_constants, _jax.jaxprs_in(params))]
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
@@ -245,23 +243,23 @@ class Run:
 
     def walk(self, jaxpr: Any, args: Sequence[Value], own: Sequence[Value] = ()) -> list[Value]:
         """What a jaxpr returns. It must use up or return the futures that it starts, and `own` among its arguments."""
-        jaxpr = self.opened(jaxpr)
+        jaxpr = without_constants(jaxpr)
         apart = all(arg is None or isinstance(arg, Reference) for arg in args)
         if apart and jaxpr in self._known and not self.each_call:
             self._note(self._around[-1], args)
-            return [None] * len(jaxpr.out_avals)
-        known = dict(zip(jaxpr.jaxpr.invars, args, strict=True))
+            return [None] * len(jaxpr.outvars)
+        known = dict(zip(jaxpr.invars, args, strict=True))
         owned, foreign = [*futures_in(own)], {id(arg) for arg in args}
 
         def read(atom: Any) -> Value:
             value = None if hasattr(atom, "val") else known.get(atom)
             return Reference(atom) if value is None and self.is_reference(atom) else value
 
-        for eqn in jaxpr.jaxpr.eqns:
+        for eqn in jaxpr.eqns:
             outs = self._apply(eqn, [read(atom) for atom in eqn.invars])
             known.update(zip(eqn.outvars, outs, strict=True))
             owned += (out for out in futures_in(outs) if id(out) not in foreign)
-        outs = [read(atom) for atom in jaxpr.jaxpr.outvars]
+        outs = [read(atom) for atom in jaxpr.outvars]
         for future in owned:
             if future.end is None and future.is_needed and not any(out is future for out in outs):
                 raise self._dropped(future)
@@ -270,11 +268,10 @@ class Run:
         return outs
 
     def _dropped(self, future: FutureValue) -> errors.FutureError:
-        updated = f" and is updated at {future.updated}" if future.updated else ""
         for eqn in reversed(self._around):
             if eqn.primitive in (_jax.scan_p, _jax.while_p):
-                return future_error(MSG_DROPPED_IN_LOOP, future, updated=updated, loop=self.source_of(eqn))
-        return future_error(MSG_NEVER_DONE, future, updated=updated)
+                return future_error(MSG_DROPPED_IN_LOOP, future, loop=self.source_of(eqn))
+        return future_error(MSG_NEVER_DONE, future)
 
     def _apply(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         primitive, has_operations = eqn.primitive, is_asynchronous(eqn)
@@ -343,21 +340,17 @@ class Run:
         if isinstance(future, FutureValue):
             self._check_region(future, how, where)
             future.use(how, where)
-            flights = future.flights
-            self._check_operation(future, operation, how)
+            flights, ends = future.flights, operation.computation
+            for was in (flight.operation.computation for flight in flights):
+                if was != ends:
+                    raise future_error(MSG_OTHER_OPERATION, future, ended=how, at=where, was=was, ends=ends)
         elif not operation.of_derivative:
             raise errors.FutureError(MSG_FOREIGN.format(ended=how, at=where))
         self._note(eqn, operands, flights)
         if how == "updated":
-            return [FutureValue(flights, where) if flights else None, *[None] * (len(eqn.outvars) - 1)]
+            return [FutureValue(flights) if flights else None, *[None] * (len(eqn.outvars) - 1)]
         written = Results(flight for flight in flights if flight.operation.into_reference)
         return [written or None] * len(eqn.outvars)
-
-    def _check_operation(self, future: FutureValue, operation: Operation, how: str) -> None:
-        ends = operation.computation
-        for was in (flight.operation.computation for flight in future.flights):
-            if was != ends:
-                raise future_error(MSG_OTHER_OPERATION, future, ended=how, at=operation.where, was=was, ends=ends)
 
     @property
     def _region(self) -> tuple[str, ...]:
@@ -379,10 +372,10 @@ class Run:
 
     def _walk_in_place(self, eqn: Any, operands: Sequence[Value], params: Any) -> Sequence[Value]:
         bodies = self.bodies(params)
-        if [len(body.in_avals) for body in bodies] == [len(operands)]:
+        if [len(body.invars) for body in bodies] == [len(operands)]:
             return self.walk(bodies[0], operands)
         for body in bodies:
-            self.walk(body, [None] * len(body.in_avals))
+            self.walk(body, [None] * len(body.invars))
         return self._compute(eqn, operands)
 
     def _branch(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:

@@ -4,10 +4,8 @@ With asynchronous operations, what such a function gives may come later: see `st
 """
 
 from effects import _jax
-from effects.extensions.custom_calls import eager as eager
 from effects.extensions.custom_calls import failures as failures
 from effects.extensions.custom_calls import rules as rules
-from effects.extensions.custom_calls import xla as xla
 
 
 def _load_started() -> None:

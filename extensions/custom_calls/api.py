@@ -192,7 +192,7 @@ def custom_call(
     )
     outs = custom_call_p.bind(
         *arrays,
-        site=_site(target, _effect_of(effect, where), where),
+        site=_site(target, None if effect is None else named_effect("fx.custom_call", where, effect), where),
         results=tuple(shapes + temporary),
         aliases=_aliases_of(input_output_aliases, arrays, shapes, layouts, where),
         layouts=layouts,
@@ -206,10 +206,6 @@ def custom_call(
 
 
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
-
-
-def _effect_of(effect: Any, where: Where) -> Effect | None:
-    return None if effect is None else named_effect("fx.custom_call", where, effect)
 
 
 def _site(target: str, effect: Effect | None, where: Where) -> Site:

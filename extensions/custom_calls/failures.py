@@ -19,37 +19,25 @@ def _failure_in(said: Iterable[BaseException], function: str) -> errors.CustomCa
     """What a handler said that made a program fail, of which JAX has said this, if no caller has been given it yet."""
     for number in re.findall(_NUMBER, "\n".join(map(str, said))):
         if (taken := native.take_custom_call_failure(int(number))) is not None:
-            target, where, code, message = taken
-            return _error(target, where, _CODES.get(code, "UNKNOWN"), message.decode(errors="replace"), function)
+            target, where, code, said_there = taken
+            known = {"target": target, "where": where, "code": _CODES.get(code, "UNKNOWN")}
+            known["message"] = said_there.decode(errors="replace")
+            text = MSG_CUSTOM_CALL.format(function=f"`{function}`", **known)
+            return errors.CustomCallError(text, **known)
     return None
-
-
-def _error(target: str, where: str, code: str, message: str, function: str) -> errors.CustomCallError:
-    text = MSG_CUSTOM_CALL.format(target=target, where=where, code=code, message=message, function=f"`{function}`")
-    return errors.CustomCallError(text, target, where, code, message)
 
 
 read_failures_with(_failure_in)
 
 _NUMBER = r"\(custom call failure (\d+)\)"
 
-_CODES = {
-    0: "OK",
-    1: "CANCELLED",
-    2: "UNKNOWN",
-    3: "INVALID_ARGUMENT",
-    4: "DEADLINE_EXCEEDED",
-    5: "NOT_FOUND",
-    6: "ALREADY_EXISTS",
-    7: "PERMISSION_DENIED",
-    8: "RESOURCE_EXHAUSTED",
-    9: "FAILED_PRECONDITION",
-    10: "ABORTED",
-    11: "OUT_OF_RANGE",
-    12: "UNIMPLEMENTED",
-    13: "INTERNAL",
-    14: "UNAVAILABLE",
-    15: "DATA_LOSS",
-    16: "UNAUTHENTICATED",
-}
+_CODES = dict(
+    enumerate(
+        [
+            *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
+            *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE"),
+            *("UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
+        ]
+    )
+)
 """XLA's status codes."""

@@ -8,9 +8,10 @@ gives an empty array in its place, since XLA must not take what a call gives for
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
 import numpy as np
 
 from effects import _jax
@@ -18,6 +19,8 @@ from effects._model.device import PLATFORMS, platforms_with_handlers
 from effects._model.registry import Order
 from effects._model.site import Site
 from effects._model.wire import CUSTOM_CALL_TARGET, Attribute, CustomCallTrait, call_traits
+from effects.dispatch.calling.eager import EAGER
+from effects.dispatch.calling.jit import jit
 from effects.extensions.custom_calls.api import Attributes
 from effects.extensions.custom_calls.message import message_of
 from effects.extensions.custom_calls.primitive import by_lane, custom_call_p
@@ -70,16 +73,6 @@ def of_lanes_and_call(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str,
     }
 
 
-class Start(Protocol):
-    """An asynchronous operation that the handler starts: the type of its ticket, and the results that it keeps."""
-
-    @property
-    def ticket(self) -> Any: ...
-
-    @property
-    def kept(self) -> tuple[int, ...]: ...
-
-
 def call_handler(
     ctx: Any,
     platform: str,
@@ -88,7 +81,7 @@ def call_handler(
     token: tuple[Any, ...] = (),
     counts: bool = False,
     call: int = 0,
-    start: Start | None = None,
+    start: Any = None,
     has_side_effect: bool,
     site: Site,
     aliases: Any,
@@ -96,8 +89,8 @@ def call_handler(
     attributes: Attributes,
     **_: Any,
 ) -> Sequence[Any]:
-    """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours. With
-    `start` the token of asynchronous operations comes behind it, and a ticket ahead of both in the results."""
+    """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours. `start`:
+    the operation that the handler starts, whose token comes behind it, and a ticket ahead of both in the results."""
     target = message_of(site).target
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
@@ -192,6 +185,26 @@ def _mask_custom_call(
         return ctx.primitive.bind(first, *operands[1:], masked=True, lanes=lanes, lanes_of=lanes_of, **params)
     same = (False,) * len(lanes)
     return ctx.primitive.bind(active, *operands, masked=True, lanes=lanes, lanes_of=(same, *lanes_of), **params)
+
+
+# A call outside of any program: a program that is one call.
+
+
+@custom_call_p.def_impl
+def _custom_call_impl(*operands: Any, **params: Any) -> Any:
+    with jax.disable_jit(False):  # there is no other way to call a handler
+        return _program_of(**params)(*operands)
+
+
+@functools.lru_cache(maxsize=256)
+def _program_of(**params: Any) -> Callable[..., Any]:
+    """A program that is one custom call."""
+
+    def eager_call(*operands: Any) -> Any:
+        return custom_call_p.bind(*operands, **params)
+
+    eager_call.__qualname__ = eager_call.__name__ = EAGER.name
+    return jit(eager_call)
 
 
 declare_noted(custom_call_p)

@@ -102,20 +102,15 @@ def start_call(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], start
     return dict(zip(keys, after, strict=True)), [ticket]
 
 
-def lower_started_call(ctx: Any, *operands: Any, platform: str, tokens: int, start: Called, **params: Any) -> Any:
-    """Calls our handler, which starts the user's. For platforms with native handlers."""
-    token = tuple(ctx.avals_out[len(ctx.avals_out) - tokens : -1])
-    return call_handler(
-        ctx, platform, operands, token=token, counts=bool(token), start=start, has_side_effect=True, **params
-    )
-
-
 def _lower_started(
     ctx: Any, *operands: Any, platform: str, start: Called, tokens: int, site: Site, **params: Any
 ) -> Any:
-    """Without native handlers the call is made as any other, and what it gives is kept."""
+    """Our handler starts the user's. Without native handlers the call is made as any other, and what it gives is
+    kept."""
     if config.native and platform in platforms_on_host():
-        return lower_started_call(ctx, *operands, platform=platform, start=start, tokens=tokens, site=site, **params)
+        token = tuple(ctx.avals_out[len(ctx.avals_out) - tokens : -1])
+        options = {"token": token, "counts": bool(token), "start": start, "has_side_effect": True}
+        return call_handler(ctx, platform, operands, site=site, **options, **params)
 
     def run(*operands: Any) -> Sequence[Any]:
         operands, given = operands[: len(operands) - tokens], operands[len(operands) - tokens :]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from effects import _errors as errors
-from effects._model.device import platforms_with_handlers
+from effects import _jax
+from effects._model.device import PLATFORMS, platforms_with_handlers
 from effects._model.site import Where
+from effects._model.wire import CUSTOM_CALL_STATE, CUSTOM_CALL_TARGET
+from effects.lowering.native_module import native
 
 MSG_TARGET_NAME = (
     "A custom call was given the name {name}. It is known by a non-empty string. Write, say, "
@@ -46,7 +51,6 @@ _targets: dict[str, dict[str, tuple[int, Any]]] = {}
 """By name and platform: a handler's address, and what keeps it in memory. Written under the lock; nothing leaves it."""
 
 _lock = threading.Lock()
-_listeners: list[Callable[[str, str, int], None]] = []
 
 
 def register_custom_call(name: str, handler: Any, *, platform: str = "cpu") -> None:
@@ -85,8 +89,22 @@ def register_custom_call(name: str, handler: Any, *, platform: str = "cpu") -> N
         known, _ = _targets.setdefault(name, {}).setdefault(platform, (address, kept))
         if known != address:
             raise ValueError(MSG_TARGET_TAKEN.format(name=name, platform=platform))
-        for listener in _listeners:
-            listener(name, platform, address)
+        _register_ours(platform)
+        native.set_target(name, platform, address)
+
+
+@functools.cache
+def _register_ours(platform: str) -> None:
+    """Registers the handler of XLA's that calls the user's."""
+    xla_name = PLATFORMS[platform].handlers
+    assert xla_name is not None
+    in_plugin = platform != "cpu"
+    _jax.register_ffi_type(CUSTOM_CALL_STATE, *native.loaded_call_type(in_plugin), platform=xla_name)
+    stages = {stage: capsule for _, stage, capsule in native.custom_call_handlers(in_plugin)}
+    jax.ffi.register_ffi_target(CUSTOM_CALL_TARGET, stages, platform=xla_name)
+
+
+_register_ours("cpu")  # a program from elsewhere may come before any handler of the user's does
 
 
 def _address_of(name: str, handler: Any) -> tuple[int, Any]:
@@ -123,21 +141,11 @@ def platforms_of(name: str) -> tuple[str, ...]:
     return tuple(_targets.get(name, ()))
 
 
-def target_names() -> list[str]:
-    """The names that are taken."""
-    return sorted(_targets)
-
-
 def unknown_target(target: str, where: Where, platform: str = "any platform") -> errors.CustomCallError:
     """An error for a target that has no handler."""
-    known = ", ".join(f"`{name}` ({', '.join(platforms_of(name))})" for name in target_names()) or "none"
+    known = ", ".join(f"`{name}` ({', '.join(platforms_of(name))})" for name in sorted(_targets)) or "none"
     message = MSG_UNKNOWN_TARGET.format(target=target, where=where, platform=platform, known=known)
     return errors.CustomCallError(message, target, str(where), "NOT_FOUND", message)
-
-
-def listen(listener: Callable[[str, str, int], None]) -> None:
-    """Calls `listener(name, platform, address)` for every handler that is registered from now on."""
-    _listeners.append(listener)
 
 
 # Where the files are that native code is built with.

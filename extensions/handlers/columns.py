@@ -13,7 +13,7 @@ import numpy as np
 from effects._model.device import device_place
 from effects._model.record import Record, Records
 from effects._model.site import Site, Static
-from effects._model.values import is_number
+from effects._model.values import is_number, is_numpys
 
 MSG_COLUMNS = (
     "The event {event!r} was logged with the fields {expected}, and at {where} with {got}. The records of an event are "
@@ -157,15 +157,12 @@ def _concatenate(columns: list[np.ndarray]) -> np.ndarray:
 def native(column: np.ndarray) -> np.ndarray:
     """The values in a type that NumPy itself has, and that a file keeps."""
     dtype = column.dtype
-    if dtype.kind in "biufcUS" and dtype.isbuiltin != _OF_A_LIBRARY:
+    if is_numpys(dtype) and dtype.kind != "O":
         return column
     for kind, wide in ((np.floating, np.float32), (np.signedinteger, np.int8), (np.unsignedinteger, np.uint8)):
         if jnp.issubdtype(dtype, kind):
             return column.astype(wide)
     return column.astype(str)
-
-
-_OF_A_LIBRARY = 2  # what `isbuiltin` is for types such as bfloat16
 
 
 def _show_shapes(shapes: dict[str, tuple[int, ...]]) -> str:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from effects._model.record import Record, Records
+from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.text import MarkedRecord, NativeRows, Piece, Plan, Style, Wrap, joined, plan_of
 from effects._model.values import Mark, plain, python_value
@@ -66,7 +66,7 @@ class CsvHandler:
 
     def handle_many(self, records: Sequence[Record]) -> None:
         lines: list[bytes] = []
-        rows = self._rows.of(records) if self._fields is not None or _all_have_lines(records) else None
+        rows = None if self._fields is None else self._rows.of(records)
         try:
             if rows is None:
                 each(records, lambda record: self._add(record, lines))
@@ -75,32 +75,26 @@ class CsvHandler:
 
     def _add(self, record: Record, lines: list[bytes]) -> None:
         if record.event is not None:
-            lines.append(_line([csv_cell(value) for value in self._cells(record)]))
+            names = self._begin(record.fields) if self._fields is None else self._fields
+            lines.append(_line([csv_cell(value) for value in _cells(record, names)]))
 
-    def _cells(self, record: Record) -> Iterator[Any]:
-        fields = record.fields
-        names = self._names(fields)
-        yield from (record.event, record.level, record.time, record.device, [*record.lane])
-        yield from (fields.get(name) for name in names)
-        yield {name: value for name, value in fields.items() if name not in names} or None
+    def _begin(self, fields: Mapping[str, Any]) -> list[str]:
+        """Writes the line of names, and gives the fields that have columns: of a new file those of the first record."""
+        with self._lock:
+            if self._fields is None:
+                line = _line([*_FIRST, *fields, _OTHER])
+                self._file.write(line, [len(line)])
+                self._fields = list(fields)  # from now on other threads write
+            return self._fields
 
     def _plan(self, site: Site) -> Plan | None:
         record = MarkedRecord(site, with_header=True)
         if record.event is None:
             return None
         pieces: list[Piece] = []
-        for value in self._cells(record):
+        for value in _cells(record, self._fields or ()):
             pieces += _cell_pieces(record, value)
         return plan_of(site, [Piece(pieces[0].literal.removeprefix(",")), *pieces[1:], Piece("\n")])
-
-    def _names(self, fields: Mapping[str, Any]) -> list[str]:
-        """The fields that have columns. The first record of all, which has these fields, says it."""
-        if self._fields is None:
-            with self._lock:
-                if self._fields is None:
-                    self._file.head = [_line([*_FIRST, *fields, _OTHER])]
-                    self._fields = list(fields)  # from now on other threads write
-        return self._fields
 
     def _is_cut_off(self, line: bytes) -> bool:
         try:
@@ -138,9 +132,12 @@ def _line(cells: list[Any]) -> bytes:
     return out.getvalue().encode("utf-8", "backslashreplace")
 
 
-def _all_have_lines(records: Sequence[Record]) -> bool:
-    """Whether there is a line of each site: under a mask it may be that no lane has the effect."""
-    return not isinstance(records, Records) or all(site.mask is None for site in records.sites())
+def _cells(record: Record, names: Sequence[str]) -> Iterator[Any]:
+    """The values in a line of a table whose columns of fields have these names."""
+    fields = record.fields
+    yield from (record.event, record.level, record.time, record.device, [*record.lane])
+    yield from (fields.get(name) for name in names)
+    yield {name: value for name, value in fields.items() if name not in names} or None
 
 
 def _cell_pieces(record: MarkedRecord, value: Any) -> Iterator[Piece]:

@@ -10,11 +10,12 @@ import shutil
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
-from threading import Lock, Timer
+from threading import Timer
 from typing import Any, BinaryIO
 
 from effects import _errors as errors
+from effects._model.record import Record
+from effects.extensions.handlers.columns import Piece, pieces_of
 
 MSG_LOST = (
     "{count} of {path!r} could not be written ({error}). A handler writes each batch of records as it comes, whole "
@@ -34,7 +35,6 @@ class LineFile:
         self._file = open(path, "ab" if append else "wb", buffering=0)  # noqa: SIM115 - closed by `close`
         if append:
             self._end_last_line(is_cut_off, quote)
-        self.head: list[bytes] = []  # lines that come before the next that are written
         self._lock = threading.Lock()  # of who writes: the lines of one call stay together, and each is whole
         self._lost = 0
         self._error: OSError | None = None  # the first
@@ -67,27 +67,19 @@ class LineFile:
             OSError: if not all could be written.
         """
         with self._lock:
-            self._write(self.head, text, ends)
-            self.head = []
-
-    def _write(self, head: Sequence[bytes], text: bytes, ends: Sequence[int]) -> None:
-        data = b"".join([*head, text]) if head else text
-        written = 0
-        try:
-            while written < len(data):
-                written += self._file.write(data[written:] if written else data) or 0
-        except OSError as error:
-            self._error = self._error or error
-            first = [*accumulate(map(len, head))]
-            all_ends = [*first, *(sum(map(len, head)) + int(end) for end in ends)]
-            count = bisect_right(all_ends, written)
-            whole = all_ends[count - 1] if count else 0
-            self._lost += len(all_ends) - max(count, len(head))
-            self.head = [*head[count:]]
-            if written > whole and self._file.seekable():  # no half line
-                self._file.truncate(self._file.tell() - (written - whole))
-                self._file.seek(0, os.SEEK_END)
-            raise
+            written = 0
+            try:
+                while written < len(text):
+                    written += self._file.write(text[written:] if written else text) or 0
+            except OSError as error:
+                self._error = self._error or error
+                count = bisect_right(ends, written)
+                whole = int(ends[count - 1]) if count else 0
+                self._lost += len(ends) - count
+                if written > whole and self._file.seekable():  # no half line
+                    self._file.truncate(self._file.tell() - (written - whole))
+                    self._file.seek(0, os.SEEK_END)
+                raise
 
     def sync(self) -> None:
         """Has the disk keep them."""
@@ -108,23 +100,14 @@ class LineFile:
 
 def _end_of_lines(file: BinaryIO, quote: bytes) -> int:
     """Where the last line ends that does not end within quotes."""
-    end = begin = quotes = 0
     file.seek(0)
-    while part := file.read(_PART):
-        count = part.count if quote else lambda *_: 0
-        quotes += count(quote)
-        at, before = len(part), quotes  # how many quotes there are before this place
-        while (found := part.rfind(b"\n", 0, at)) >= 0:
-            at, before = found, before - count(quote, found, at)
-            if before % 2 == 0:
-                end = begin + found + 1
-                break
-        begin += len(part)
+    at = end = quotes = 0
+    for line in file:
+        at += len(line)
+        quotes += line.count(quote) if quote else 0
+        if quotes % 2 == 0 and line.endswith(b"\n"):
+            end = at
     return end
-
-
-_PART = 1 << 20
-"""How many bytes are read at a time."""
 
 
 def is_json(text: str | bytes) -> bool:
@@ -147,30 +130,58 @@ _LARGE = 1 << 22
 """Bytes of records that are a piece, whatever the time."""
 
 
-class Pieces:
-    """Says when what has been gathered is written: so many seconds after the first of it has come, or as soon as it is
-    large. Who calls its methods has the lock, and so has who calls `write`.
+class Gathering:
+    """A handler that gathers the records of logs, and writes them piece by piece: so many seconds after the first of a
+    piece has come, or as soon as it is large. A class that derives from it says how, in `_gather` and `_write`."""
 
-    Args:
-        path: Where, for messages.
-        every: The seconds. 0: at once.
-        write: Writes what has been gathered, and forgets it.
-    """
-
-    def __init__(self, path: str, every: float, write: Callable[[], None]):
-        self.lock: threading.Lock = Lock()
-        self._path, self._every, self._do_write = path, every, write
+    def __init__(self, path: str, every: float):
+        """`every`: the seconds. 0: at once."""
+        self._path, self._every = path, every
+        self._lock = threading.Lock()
         self._size = 0
         self._timer: Timer | None = None
         self._unseen: Exception | None = None  # what the timer's thread has come to
         self._error: Exception | None = None  # the first that a piece was lost by
         self._lost = 0
 
-    def came(self, size: int) -> None:
-        """So many bytes more have been gathered."""
+    def _gather(self, of_event: dict[str, list[Piece]]) -> None:
+        """Takes records that have come together. Called with the lock."""
+        raise NotImplementedError
+
+    def _write(self) -> None:
+        """Writes what has been gathered, and forgets it. Called with the lock."""
+        raise NotImplementedError
+
+    def handle(self, record: Record) -> None:
+        self.handle_many([record])
+
+    def handle_many(self, records: Sequence[Record]) -> None:
+        of_event = pieces_of(records)
+        with self._lock:
+            try:
+                self._gather(of_event)
+            finally:
+                self._came(sum(piece.nbytes for pieces in of_event.values() for piece in pieces))
+
+    def flush(self) -> None:
+        """Writes what has come so far."""
+        with self._lock:
+            self._write_now()
+
+    def close(self) -> None:
+        """Does so, and says what has been lost."""
+        try:
+            self.flush()
+        finally:
+            if (error := self._error) is not None:
+                self._error = self._unseen = None
+                count, self._lost = self._lost, 0
+                raise OSError(MSG_LOST_PIECES.format(count=count, path=self._path, error=error)) from error
+
+    def _came(self, size: int) -> None:
         self._size += size
         if self._size >= _LARGE or not self._every:
-            self.write()
+            self._write_now()
         elif self._timer is None:
             self._timer = Timer(self._every, self._on_time)
             self._timer.daemon = True
@@ -179,29 +190,22 @@ class Pieces:
             self._unseen = None
             raise error
 
-    def write(self) -> None:
+    def _write_now(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._size = 0
-        self._do_write()
+        self._write()
 
-    def lose(self, count: int, error: Exception) -> None:
+    def _lose(self, count: int, error: Exception) -> None:
         """So many records could not be written."""
         self._lost += count
         self._error = self._error or error
 
-    def close(self) -> None:
-        """Says what has been lost."""
-        if (error := self._error) is not None:
-            self._error = self._unseen = None
-            count, self._lost = self._lost, 0
-            raise OSError(MSG_LOST_PIECES.format(count=count, path=self._path, error=error)) from error
-
     def _on_time(self) -> None:
-        with self.lock:
+        with self._lock:
             try:
-                self.write()
+                self._write_now()
             except Exception as error:
                 self._unseen = error  # the next to come raises it
 

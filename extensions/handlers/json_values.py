@@ -7,14 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from effects._model.record import Record
 from effects._model.text import MarkedRecord, Piece, Style, Wrap
 from effects._model.values import encode, has_marks, plain, python_value
-
-
-def json_object(record: Record) -> dict[str, Any]:
-    """A record as JSON has it."""
-    return record.dict_with(plain)
 
 
 def csv_cell(value: Any) -> Any:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.text import MarkedRecord, NativeRows, Piece, Plan, joined, plan_of
-from effects._model.values import encode
+from effects._model.values import encode, plain
 from effects.extensions.handlers.files import LineFile, each, is_json
-from effects.extensions.handlers.json_values import json_object, json_pieces
+from effects.extensions.handlers.json_values import json_pieces
 
 
 class JsonLinesHandler:
@@ -60,7 +60,7 @@ class JsonLinesHandler:
         rows = self._rows.of(records)
         try:
             if rows is None:
-                each(records, lambda record: lines.append(f"{encode(json_object(record))}\n".encode("ascii")))
+                each(records, lambda record: lines.append(f"{encode(record.dict_with(plain))}\n".encode("ascii")))
         finally:
             self._file.write(*(rows or joined(lines)))
             if self._fsync:
@@ -72,7 +72,7 @@ class JsonLinesHandler:
 
 def _plan(site: Site) -> Plan:
     record = MarkedRecord(site, with_header=True)
-    return plan_of(site, [*json_pieces(record, json_object(record)), Piece("\n")])
+    return plan_of(site, [*json_pieces(record, record.dict_with(plain)), Piece("\n")])
 
 
 def _is_cut_off(line: bytes) -> bool:

@@ -79,11 +79,6 @@ def _plotted(value: Any) -> Any:
 _count = itertools.count()
 
 
-def _suffix() -> str:
-    """Ends the name of a file, which otherwise has only the second and the machine."""
-    return f".{os.getpid()}.{next(_count)}"
-
-
 class TensorBoardHandler:
     """Shows the fields of logs in TensorBoard, through tensorboardX: `pip install 'token-effects[tensorboard]'`.
 
@@ -119,7 +114,8 @@ class TensorBoardHandler:
         self._is_own = isinstance(writer, (str, os.PathLike))
         if self._is_own:
             tensorboard_x = library("tensorboardX", "TensorBoardHandler", "tensorboard")
-            writer = tensorboard_x.SummaryWriter(os.fspath(writer), flush_secs=1, filename_suffix=_suffix())
+            suffix = f".{os.getpid()}.{next(_count)}"  # otherwise a file's name has only the second and the machine
+            writer = tensorboard_x.SummaryWriter(os.fspath(writer), flush_secs=1, filename_suffix=suffix)
         self._writer: Any = writer
         self._steps = Steps(first_step)
         self._lock = threading.Lock()

@@ -6,14 +6,12 @@ import os
 import pathlib
 import shutil
 import zipfile
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from effects._model.record import Record
-from effects.extensions.handlers.columns import Piece, Table, join, native, pieces_of
-from effects.extensions.handlers.files import Pieces, each, whole_file
+from effects.extensions.handlers.columns import Piece, Table, join, native
+from effects.extensions.handlers.files import Gathering, each, whole_file
 
 MSG_NO_FILE = (
     "`NpzHandler` was given {path!r}, which is no ordinary file. The file is replaced as a whole when the handler is "
@@ -28,7 +26,7 @@ MSG_NOT_OURS = (
 Shapes = dict[str, tuple[int, ...]]
 
 
-class NpzHandler:
+class NpzHandler(Gathering):
     """Keeps the records of logs as columns, in NumPy's `.npz`.
 
     When the handler is closed, the file has an array `event/field` for each field, whose first axis are the records in
@@ -67,12 +65,11 @@ class NpzHandler:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False, every: float = 10.0):
-        self._path = os.path.realpath(os.fsdecode(path))  # what a link leads to is replaced, not the link
+        super().__init__(os.path.realpath(os.fsdecode(path)), every)  # what a link leads to is replaced, not the link
         if os.path.exists(self._path) and not (os.path.isfile(self._path) or os.path.isdir(self._path)):
             raise OSError(MSG_NO_FILE.format(path=os.fsdecode(path)))
         self._folder = f"{self._path}.pieces"
         self._part = f"{self._folder}/part"  # what is not written as a whole yet
-        self._pieces = Pieces(self._path, every, self._write_piece)
         with open(self._path, "ab" if append else "wb") as file:  # an error names the path
             if not append:
                 shutil.rmtree(self._folder, ignore_errors=True)
@@ -81,16 +78,8 @@ class NpzHandler:
         _, shapes, self._count = self._files()  # how many records are written
         self._tables = {event: Table(event, columns) for event, columns in shapes.items()}  # what is not written yet
 
-    def handle(self, record: Record) -> None:
-        self.handle_many([record])
-
-    def handle_many(self, records: Sequence[Record]) -> None:
-        pieces = pieces_of(records)
-        with self._pieces.lock:
-            try:
-                each(pieces.items(), self._add)
-            finally:
-                self._pieces.came(sum(piece.nbytes for some in pieces.values() for piece in some))
+    def _gather(self, of_event: dict[str, list[Piece]]) -> None:
+        each(of_event.items(), self._add)
 
     def _add(self, of_event: tuple[str, list[Piece]]) -> None:
         event, pieces = of_event
@@ -98,21 +87,14 @@ class NpzHandler:
 
     def flush(self) -> None:
         """Writes what has come so far, and joins the pieces. The file is replaced as a whole."""
-        with self._pieces.lock:
+        with self._lock:
             try:
-                self._pieces.write()
+                self._write_now()
             finally:
                 if os.path.exists(self._folder) or not os.path.exists(self._path):  # somebody has removed it
                     self._join()
 
-    def close(self) -> None:
-        """Does so, and says what has been lost."""
-        try:
-            self.flush()
-        finally:
-            self._pieces.close()
-
-    def _write_piece(self) -> None:
+    def _write(self) -> None:
         arrays: dict[str, Any] = {
             f"{event}/{name}": np.ascontiguousarray(native(column))
             for event, table in self._tables.items()
@@ -125,17 +107,12 @@ class NpzHandler:
                 with whole_file(piece, self._part) as part, open(part, "wb") as file:
                     np.savez(file, **arrays)
         except Exception as error:
-            self._pieces.lose(count, error)
+            self._lose(count, error)
             raise
         self._count += count
 
     def _join(self) -> None:
-        """Joins the pieces with the file, so that a process may be killed at any time:
-
-        1. The joined arrays are written beside the file.
-        2. They replace it. From now on the file has all the records that are counted ahead of the next piece.
-        3. The pieces are removed. What is killed before leaves some, which are of records that the file has.
-        """
+        """Joins the pieces with the file, so that a process may be killed at any time: see the README."""
         files, shapes, count = self._files()
         if count != self._count:
             raise ValueError(MSG_NOT_OURS.format(path=self._path, why=f"{self._count - count} records are missing"))

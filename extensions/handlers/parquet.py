@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import re
 import urllib.parse
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from effects._model.record import Record
 from effects._model.site import Site
-from effects.extensions.handlers.columns import Piece, join, native, pieces_of, places_of
-from effects.extensions.handlers.files import Pieces, each, library, whole_file
+from effects.extensions.handlers.columns import Piece, join, native, places_of
+from effects.extensions.handlers.files import Gathering, each, library, whole_file
 
 # Records of one event as a table of Arrow's. Each function takes the library `pyarrow` as its last argument.
 
@@ -93,7 +91,7 @@ def fitted(table: Any, schema: Any, arrow: Any) -> Any:
     return arrow.table(columns, schema=schema)
 
 
-class ParquetHandler:
+class ParquetHandler(Gathering):
     """Writes the records of logs as tables of Parquet, one for each event: `pip install 'token-effects[parquet]'`.
 
     `pyarrow.parquet.read_table("run/event=step")` reads the table of the event `step` from the folder `run`, and so do
@@ -128,11 +126,10 @@ class ParquetHandler:
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False, every: float = 10.0):
         self._arrow = library("pyarrow", "ParquetHandler", "parquet")
         self._parquet = library("pyarrow.parquet", "ParquetHandler", "parquet")
-        self._path = os.path.abspath(os.fsdecode(path))  # wherever the process goes
+        super().__init__(os.path.abspath(os.fsdecode(path)), every)  # wherever the process goes
         self._pending: dict[str, list[list[Piece]]] = {}  # by event; each list came together
         self._schemas: dict[str, Any] = {}  # by event
         self._next: dict[str, int] = {}  # by event: the number of its next file
-        self._pieces = Pieces(self._path, every, self._write)
         os.makedirs(self._path, exist_ok=True)
         for folder in os.listdir(self._path):
             if folder.startswith(_FOLDER):
@@ -148,27 +145,9 @@ class ParquetHandler:
             for number in numbers:
                 os.unlink(self._file(event, number))
 
-    def handle(self, record: Record) -> None:
-        self.handle_many([record])
-
-    def handle_many(self, records: Sequence[Record]) -> None:
-        of_event = pieces_of(records)
-        with self._pieces.lock:
-            for event, pieces in of_event.items():
-                self._pending.setdefault(event, []).append(pieces)
-            self._pieces.came(sum(piece.nbytes for pieces in of_event.values() for piece in pieces))
-
-    def flush(self) -> None:
-        """Writes what has come so far."""
-        with self._pieces.lock:
-            self._pieces.write()
-
-    def close(self) -> None:
-        """Does so, and says what has been lost."""
-        try:
-            self.flush()
-        finally:
-            self._pieces.close()
+    def _gather(self, of_event: dict[str, list[Piece]]) -> None:
+        for event, pieces in of_event.items():
+            self._pending.setdefault(event, []).append(pieces)
 
     def _write(self) -> None:
         pending, self._pending = self._pending, {}
@@ -188,7 +167,7 @@ class ParquetHandler:
             self._write_file(self._file(event, number), fitted(table, schema, self._arrow))
             self._next[event] = number + 1
         except Exception as error:
-            self._pieces.lose(sum(len(piece.columns["token"]) for pieces in batches for piece in pieces), error)
+            self._lose(sum(len(piece.columns["token"]) for pieces in batches for piece in pieces), error)
             raise
 
     def _write_file(self, path: str, table: Any) -> None:

@@ -203,7 +203,8 @@ def comparing(function: Any) -> Callable[..., Comparison]:
     programs = _changed(function, with_silent_records), _changed(function, without_records)
 
     def compared(*args: Any, **kwargs: Any) -> Comparison:
-        _check_arguments(function, args, kwargs)
+        if (found := _what_hinders(function, args, kwargs)) is not None:
+            raise ValueError(MSG_NOT_RUN.format(what=found[0], remedy=found[1]))
         compiled = [program.lower(*args, **kwargs).compile() for program in programs]
         results = [_run(program, *_own(function, (args, kwargs))) for program in programs]
         return _comparison(compiled, results)
@@ -236,14 +237,8 @@ def _own(function: JitFunction[..., Any], values: Any) -> Any:
     return jax.tree.map(lambda x: x.copy() if isinstance(x, jax.Array) else x, values)
 
 
-def _check_arguments(function: JitFunction[..., Any], args: Any, kwargs: Any) -> None:
-    """Raises where the function cannot be run twice."""
-    if (found := _what_hinders(function, args, kwargs)) is not None:
-        what, remedy = found
-        raise ValueError(MSG_NOT_RUN.format(what=what, remedy=remedy))
-
-
 def _what_hinders(function: JitFunction[..., Any], args: Any, kwargs: Any) -> tuple[str, str] | None:
+    """What keeps the function from being run twice, and what to do."""
     if not _jax.runs_now():
         return "arguments where no program runs", "Call it outside of `jax.jit` and `jax.disable_jit`."
     leaves = jax.tree.leaves((args, kwargs))

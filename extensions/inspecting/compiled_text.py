@@ -62,6 +62,11 @@ class Instruction(NamedTuple):
     def computations(self, *names: str) -> list[str]:
         return [name for attribute in names for name in _NAME.findall(self.attribute(attribute))]
 
+    @property
+    def run(self) -> list[str]:
+        """The computations that it runs step by step."""
+        return self.computations(*_RUN_BY.get(self.opcode, ()))
+
 
 class CompiledText:
     """A compiled program.
@@ -102,7 +107,7 @@ class CompiledText:
             computation = self.computations[names.pop()]
             yield computation
             for instruction in computation:
-                for name in instruction.computations(*_RUN_BY.get(instruction.opcode, ())):
+                for name in instruction.run:
                     if name not in seen:
                         seen.add(name)
                         names.append(name)

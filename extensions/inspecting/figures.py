@@ -146,11 +146,7 @@ def extra_work(text: CompiledText, without: CompiledText) -> tuple[ExtraWork, ..
     """What the program with effects computes more often, by line."""
     more = sum(_kernels(text).values(), Counter()) - sum(_kernels(without).values(), Counter())
     found = [ExtraWork(operation, times) for operation, times in more.items()]
-    return tuple(sorted(found, key=lambda work: _place(work.operation.where)))
-
-
-def _place(where: Where | None) -> tuple[str, int]:
-    return ("", 0) if where is None else (where.file, where.line)
+    return tuple(sorted(found, key=lambda work: (work.operation.where or ("", 0))[:2]))
 
 
 def extra_copies(text: CompiledText, without: CompiledText) -> tuple[Copy, ...]:

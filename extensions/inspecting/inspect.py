@@ -94,19 +94,15 @@ class Schedule:
             case "tuple":
                 return tuple(operands)
             case "while":
-                (condition,), (body,) = instruction.computations("condition"), instruction.computations("body")
-                carry = operands[0]
+                (condition, body), carry = instruction.run, operands[0]
                 for _ in range(2):
                     self._run(condition, [carry])
                     carry = self._run(body, [carry])
                 return carry
             case "conditional":
-                branches = ("branch_computations", "true_computation", "false_computation")
-                names = instruction.computations(*branches)
-                return self._branches(names, operands[1:])
+                return self._branches(instruction.run, operands[1:])
             case "call":
-                (name,) = instruction.computations("to_apply")
-                return self._run(name, operands)
+                return self._run(*instruction.run, operands)
             case "custom-call":
                 return self._call(instruction.attribute("custom_call_target"), operands)
         return _join(operands)

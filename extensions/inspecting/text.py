@@ -37,7 +37,7 @@ from effects.extensions.asynchronous.primitives import (
     async_update_p,
     is_asynchronous,
 )
-from effects.extensions.asynchronous.tickets import Run, call_bodies, check_tickets
+from effects.extensions.asynchronous.tickets import Run, call_bodies, check_tickets, without_constants
 from effects.extensions.inspecting.compiled_text import Copy
 from effects.lowering.holders import find_holder
 
@@ -119,18 +119,6 @@ class Block:
     eqns: list[Instruction] = dataclasses.field(default_factory=list)
     outvars: Sequence[Value] = ()
 
-    @property
-    def jaxpr(self) -> Block:
-        return self
-
-    @property
-    def in_avals(self) -> Sequence[Value]:
-        return self.invars
-
-    @property
-    def out_avals(self) -> Sequence[Value]:
-        return self.outvars
-
 
 @functools.cache
 def _primitive(name: str) -> Any:
@@ -158,7 +146,6 @@ class TextRun(Run):
     """A run of a program of blocks. It checks that each block gets as many values as it has parameters and results."""
 
     each_call = True
-    opened: ClassVar[Callable[..., Any]] = staticmethod(lambda block: block)
     source_of: ClassVar[Callable[..., Any]] = staticmethod(lambda eqn, *around: eqn.source)
     is_reference: ClassVar[Callable[..., bool]] = staticmethod(lambda value: value.aval.startswith("Ref"))
 
@@ -260,9 +247,7 @@ def _one_or_tupled(types: Sequence[str]) -> str:
 
 def _elements(type_: str) -> tuple[str, ...] | None:
     """The element types of a tuple type, or None if the type is no tuple."""
-    if not type_.startswith("("):
-        return None
-    return tuple(Reader(type_[1:-1]).types()) if len(type_) > 2 else ()
+    return tuple(Reader(type_[1:]).types(")")) if type_.startswith("(") else None
 
 
 def _started(type_: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
@@ -274,11 +259,11 @@ def _started(type_: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     return operands, (elements[1],) if results is None else results
 
 
-def _taken(eqn: Instruction) -> tuple[str, ...] | None:
-    """The types of the operands of an operation, if that is known."""
-    if eqn.opcode == "start":
-        return _avals(eqn.invars)
-    started = _started(eqn.invars[-1].aval)
+def _taken(part: str, operands: Sequence[Value]) -> tuple[str, ...] | None:
+    """The types of the operands of an operation, if its start, an update or the done with these operands say that."""
+    if part == "start":
+        return _avals(operands)
+    started = _started(operands[-1].aval)
     return started and started[0]
 
 
@@ -312,14 +297,13 @@ class _Translation:
 
     def block(self, name: str, jaxpr: Any, operands: Sequence[Value] | None = None) -> Block:
         """`operands`: what it is run with; a parameter may be a ticket if the operand may."""
-        jaxpr = _jax.closed_jaxpr(jaxpr)
-        tickets = tuple(value.may_be_ticket for value in operands or [Value("", "")] * len(jaxpr.in_avals))
-        if (known := self._blocks.get((jaxpr, tickets))) is not None:
+        inner, around = without_constants(jaxpr), self._block
+        tickets = tuple(value.may_be_ticket for value in operands or [Value("", "")] * len(inner.invars))
+        if (known := self._blocks.get((inner, tickets))) is not None:
             return known
-        inner, around = jaxpr.jaxpr, self._block
         name = f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}.{len(self._blocks)}" if self._blocks else name
         block = self._block = Block(f"%{name}")
-        self._blocks[jaxpr, tickets] = block
+        self._blocks[inner, tickets] = block
         block.invars = [self._value(var.aval, flag) for var, flag in zip(inner.invars, tickets, strict=True)]
         block.constants = [self._value(var.aval) for var in inner.constvars]
         known_values = dict(zip([*inner.invars, *inner.constvars], [*block.invars, *block.constants], strict=True))
@@ -379,7 +363,7 @@ class _Translation:
         axes = tuple(sorted(map(str, params["newly_manual_axes"]))) if primitive is _jax.shard_map_p else ()
 
         def call(operands: Sequence[Value], bodies: Sequence[Any], avals: Sequence[Any]) -> Sequence[Value]:
-            alone = [len(body.in_avals) for body in bodies] == [len(operands)]
+            alone = [len(body.invars) for body in bodies] == [len(operands)]
             blocks = tuple(block(primitive.name, body, operands if alone else None) for body in bodies)
             own = {"primitive": primitive.name, "to_apply": blocks, "newly_manual_axes": axes}
             return self._add("call", eqn, operands, avals, **own)
@@ -388,7 +372,7 @@ class _Translation:
             eqn,
             operands,
             lambda operands, params: call(operands, Run.bodies(params), avals),
-            lambda body, operands: call(operands, [body], body.out_avals),
+            lambda body, operands: call(operands, [without_constants(body)], body.out_avals),
         )
 
 
@@ -422,7 +406,8 @@ def _called(blocks: Sequence[Block]) -> dict[Any, str]:
     """The names of computations, by operand types and computation. Where the operand types are not known, a computation
     that has been started with the same attributes is taken, if there is one."""
     names: dict[Any, str] = {}
-    of = [(_taken(eqn), eqn.computation) for block in blocks for eqn in block.eqns if eqn.computation]
+    parts = [eqn for block in blocks for eqn in block.eqns if eqn.computation]
+    of = [(_taken(eqn.opcode, eqn.invars), eqn.computation) for eqn in parts]
     for taken, computation in sorted(of, key=lambda each: each[0] is None):
         known = (name for (_, other), name in names.items() if other == computation and taken is None)
         names.setdefault((taken, computation), next(known, f"%{_OPCODES[computation.kind]}.{len(names)}"))
@@ -443,7 +428,8 @@ def _line(eqn: Instruction, called: dict[Any, str], short: bool) -> str:
             table = _RESULTS | _in_common(kind) | table
             values |= {"results": computation.results, **dict(computation.attributes)}
         else:
-            values["calls"], table, kind = called[_taken(eqn), computation], {"calls": None} | table, "async"
+            values["calls"] = called[_taken(opcode, eqn.invars), computation]
+            table, kind = {"calls": None} | table, "async"
         opcode = f"{kind}-{opcode}"
     results = ", ".join(value.name for value in eqn.outvars)
     types = ", ".join(value.aval for value in eqn.outvars)
@@ -525,16 +511,13 @@ class Reader:
             found.append(read())
         return found
 
-    def types(self) -> list[str]:
-        """Types with commas between them."""
-        found = [self.type()]
-        while self._accept(","):
-            found.append(self.type())
-        return found
+    def types(self, end: str) -> list[str]:
+        """Types with commas between them, up to a mark."""
+        return self._list(self.type, end)
 
     def type(self) -> str:
         if self._accept("("):
-            return _tupled(self._list(self.type, ")"))
+            return _tupled(self.types(")"))
         depth, start, end = 0, self._skip(), len(self._text)
         for at in range(start, end):
             character = self._text[at]
@@ -661,7 +644,8 @@ class Reader:
             while not names or self._accept(","):
                 names.append(self._unused(values))
             self._expect("=")
-            result_types = self.types()
+            while not result_types or self._accept(","):
+                result_types.append(self.type())
             if not len({*names}) == len(names) == len(result_types):
                 self.fail("there is not one name and one type for each result", at=start)
         results = [*map(Value, names, result_types)]
@@ -679,25 +663,25 @@ class Reader:
             is_part = part in _PARTS.values() and kind in (*_OPERATIONS, "async")
             if not is_part and (kind or part in _PARTS.values() or part not in _ATTRIBUTES):
                 self._unknown(opcode, at)
-            eqn = Instruction(part, results, operands, {}, "", place=self._place(start))
-            computation = self._computation_of(kind, eqn, at) if is_part else None
+            computation = self._computation_of(kind, part, operands, at) if is_part else None
             params = self._attributes({**_ATTRIBUTES[part], "source": str})
             source = params.pop("source")
             if part == "start":
                 if len(params["where"]) != 3:
                     self.fail("`where` is a file, a line and a function", at=at)
                 params["where"] = Where(*params["where"])
+            place = self._place(start)
             if self._at_places:
-                source = "line {}, column {}".format(*eqn.place)
+                source = "line {}, column {}".format(*place)
                 params |= {"where": source} if part == "start" else {}
-            eqn = Instruction(part, results, operands, params, source, computation, eqn.place)
+            eqn = Instruction(part, results, operands, params, source, computation, place)
             if computation is not None:
                 self._check_types(eqn, computation, at)
             block.eqns.append(eqn)
         values |= dict(zip(names, results, strict=True))
 
-    def _computation_of(self, kind: str, eqn: Instruction, at: int) -> Computation:
-        if not eqn.invars and eqn.opcode != "start":
+    def _computation_of(self, kind: str, part: str, operands: Sequence[Value], at: int) -> Computation:
+        if not operands and part != "start":
             self.fail("an update and a done have the ticket as their operand", at=at)
         if kind != "async":
             found = self._attributes(_RESULTS | _in_common(kind))
@@ -706,7 +690,7 @@ class Reader:
         at, called = self._skip(), self._known(self._blocks, "computation")
         if not isinstance(called, tuple):
             self.fail("this is not the computation of an operation", at=at)
-        if called[0] != (taken := _taken(eqn)) and taken is not None:
+        if called[0] != (taken := _taken(part, operands)) and taken is not None:
             self.fail(f"this computation takes {_tupled(called[0])}, and the operation {_tupled(taken)}", at=at)
         return called[1]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from time import monotonic
 from typing import Any, Protocol
 
-from effects.dispatch.runtime.outputs import beside_tqdm, is_notebook, show_beside_text, write_beside_tqdm
+from effects.dispatch.runtime.outputs import BesideText, beside_tqdm, is_notebook, show_beside_text
 
 # Bars where there is no terminal: a line now and then.
 
@@ -313,7 +313,7 @@ class _Shown:
             self.display.leave(bar, [*self.bars.values()])
 
 
-class Bars:
+class Bars(BesideText):
     """All bars that are shown.
 
     Threads of the drain come here. An output may be a class of the user's, which may run programs and wait for their
@@ -351,7 +351,7 @@ class Bars:
         for shown in self._shown:
             if shown.stream is stream and self._draw(functools.partial(shown.write, text)):
                 return
-        write_beside_tqdm(stream, text)
+        super().write(stream, text)
 
     def end(self, epochs: Iterable[tuple[int, int, int]]) -> None:
         """These epochs (thread, first, count) have ended: nothing more comes of them."""
@@ -382,15 +382,8 @@ class Bars:
             self._leave_ended()
 
     def _leave_ended(self) -> None:
-        """Shows bars that have ended for the last time, unless another thread draws, which then does it. If a thread
-        looked for such bars before it gives the lock back, one could stay:
-
-            1. Thread A draws, and finds no bar that has ended.
-            2. Thread B adds one, and finds that A has the lock.
-            3. A gives the lock back.
-
-        So a thread looks for them behind that: either it sees what B has added, or B gets the lock.
-        """
+        """Shows bars that have ended for the last time, unless another thread draws, which then does it: a thread looks
+        for such bars once more after it has given the lock back, see the README."""
         while self._ended and self._draws.acquire(blocking=False):
             try:
                 while self._ended:

@@ -220,7 +220,7 @@ def while_loop_with_progress(
 
     def run(init_val: Any) -> Any:
         loop.says(0, init_val)
-        if jax.make_jaxpr(cond_fun)(init_val).effects:
+        if jax.make_jaxpr(cond_fun)(init_val).effects:  # a predicate that is carried makes small loops slower
             return _run_with_effects(loop, steps_after, cond_fun, body_fun, init_val)
 
         def some(at: Any) -> Any:

@@ -123,27 +123,6 @@ def test_failure_keeps_no_operand_by_what_it_holds(raises):
     assert ["outer" in str(error.__cause__) for error in _errors()] == [True] * 3
 
 
-def test_what_exceptions_hold_is_bounded():
-    """An exception that has an operand in its arguments keeps it, up to a number of bytes for all together."""
-
-    def raises(x):
-        raise Boom(x)
-
-    refs = _fail(40, raises, LARGE)
-    alive = sum(ref() is not None for ref in refs)
-    assert 1 <= alive <= 16
-    errors = _errors()
-    assert len(errors) == 40 and all("Boom(array(" in str(error) for error in errors)
-    kept = [error for error in errors if error.__cause__ is not None]
-    assert len(kept) == alive
-    assert errors[-1].__notes__ == errors[0].__notes__ and "What was raised is not kept" in errors[0].__notes__[0]
-    del errors, kept
-    gc.collect()
-    refs = _fail(2, raises, LARGE)  # what was handed out counts no longer
-    assert sum(ref() is not None for ref in refs) == 2
-    _errors()
-
-
 @pytest.mark.parametrize("after_error", ["stop", "go_on"])
 def test_number_of_failures_is_bounded_over_all_programs(after_error):
     """The first thousand are kept, and the others counted, with what they left out."""

@@ -53,9 +53,9 @@ def take_the_place_of_cpus() -> None:
         import effects  # noqa: F401
         from effects._model.device import PLATFORMS
         from effects._model.wire import FIRST_GPU
-        from effects.extensions.custom_calls.xla import _register_custom_call_handler
+        from effects.extensions.custom_calls.targets import _register_ours
 
-        _register_custom_call_handler("cuda")
+        _register_ours("cuda")
     finally:
         jax.ffi.register_ffi_target, jax.ffi.register_ffi_type = register, register_type
     library()  # before anything looks for the driver

@@ -141,15 +141,11 @@ ffi::ErrorOr<std::unique_ptr<Loaded>> Instantiate(Api api, ffi::Dictionary attri
           code, DescribeFailure(std::string(*target), std::string(*where), static_cast<int>(code), message)));
     };
     const UserHandler handler = targets().find(std::string(*target), std::string(*platform));
-    if (handler == nullptr) {
-      std::string known;
-      for (const std::string &name : targets().names()) known += (known.empty() ? "`" : ", `") + name + "`";
+    if (handler == nullptr)
       return refuse(ffi::ErrorCode::kNotFound,
                     "There is no handler for " + std::string(*platform) +
-                        " in this process. A program calls handlers by name; registered are " +
-                        (known.empty() ? "none" : known) +
-                        ". Register it with `fx.register_custom_call` before the program is loaded.");
-    }
+                        " in this process. A program calls handlers by name. Register it with "
+                        "`fx.register_custom_call` before the program is loaded.");
     const XLA_FFI_Api_Version theirs = VersionOf(handler), xlas = api.functions->api_version;
     if (theirs.major_version != xlas.major_version || theirs.minor_version > xlas.minor_version) {
       const auto shown = [](const XLA_FFI_Api_Version &version) {

@@ -1,5 +1,6 @@
 #include "overlay.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -123,27 +124,11 @@ void Overlay::destroy_error(XLA_FFI_Error_Destroy_Args *args) {
   original->XLA_FFI_Error_Destroy(args);
 }
 
-// The text with a question mark for what is not UTF-8: Python reads XLA's errors strictly.
-std::string Readable(const std::string &text) {
-  std::string readable;
-  for (size_t at = 0; at < text.size();) {
-    const auto byte = static_cast<unsigned char>(text[at]);
-    const size_t more = byte < 0x80 ? 0 : byte >> 5 == 6 ? 1 : byte >> 4 == 14 ? 2 : byte >> 3 == 30 ? 3 : 4;
-    uint32_t code = more == 0 ? byte : byte & (0x3f >> more);
-    size_t good = 1;
-    while (good <= more && more < 4 && at + good < text.size() &&
-           (static_cast<unsigned char>(text[at + good]) & 0xc0) == 0x80)
-      code = code << 6 | (static_cast<unsigned char>(text[at + good++]) & 0x3f);
-    constexpr uint32_t kLeast[] = {1, 0x80, 0x800, 0x10000}; // of so many bytes
-    if (more < 4 && good == more + 1 && code >= kLeast[more] && code < 0x110000 && (code < 0xd800 || code > 0xdfff)) {
-      readable.append(text, at, good);
-      at += good;
-    } else {
-      readable += '?';
-      ++at;
-    }
-  }
-  return readable;
+// The text with a question mark for each byte that is not ASCII: Python reads XLA's errors strictly, as UTF-8.
+std::string Readable(std::string text) {
+  const auto is_other = [](char c) { return static_cast<unsigned char>(c) >= 0x80; };
+  std::replace_if(text.begin(), text.end(), is_other, '?');
+  return text;
 }
 
 } // namespace

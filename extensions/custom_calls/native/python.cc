@@ -19,7 +19,7 @@ static const Extension custom_calls([](nb::module_ &m) {
     return nb::make_tuple(nb::capsule(LoadedCallTypeId(in_plugin)), nb::capsule(LoadedCallTypeInfo(in_plugin)));
   });
   m.def("set_target", [](const std::string &name, const std::string &platform, uintptr_t handler) {
-    return targets().set(name, platform, reinterpret_cast<UserHandler>(handler));
+    targets().set(name, platform, reinterpret_cast<UserHandler>(handler));
   });
   m.def("take_custom_call_failure", [](uint64_t number) -> nb::object {
     const auto failure = custom_call_failures().take(number);

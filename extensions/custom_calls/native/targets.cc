@@ -2,23 +2,15 @@
 
 namespace effects {
 
-bool Targets::set(const std::string &name, const std::string &platform, UserHandler handler) {
+void Targets::set(const std::string &name, const std::string &platform, UserHandler handler) {
   std::lock_guard lock(mutex_);
-  return handlers_.try_emplace({name, platform}, handler).first->second == handler;
+  handlers_.try_emplace({name, platform}, handler);
 }
 
 UserHandler Targets::find(const std::string &name, const std::string &platform) {
   std::lock_guard lock(mutex_);
   const auto it = handlers_.find({name, platform});
   return it == handlers_.end() ? nullptr : it->second;
-}
-
-std::vector<std::string> Targets::names() {
-  std::vector<std::string> names;
-  std::lock_guard lock(mutex_);
-  for (const auto &[key, handler] : handlers_)
-    if (names.empty() || names.back() != key.first) names.push_back(key.first);
-  return names;
 }
 
 uint64_t CustomCallFailures::add(CustomCallFailure failure) {

@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 struct XLA_FFI_CallFrame;
 struct XLA_FFI_Error;
@@ -22,11 +21,10 @@ using UserHandler = XLA_FFI_Error *(*)(XLA_FFI_CallFrame *);
 
 class Targets {
 public:
-  // Returns whether the name has this handler now; not so if it has another.
-  bool set(const std::string &name, const std::string &platform, UserHandler handler);
+  // A name keeps the handler that it has.
+  void set(const std::string &name, const std::string &platform, UserHandler handler);
   // Null if there is none.
   UserHandler find(const std::string &name, const std::string &platform);
-  std::vector<std::string> names();
 
 private:
   std::mutex mutex_;

@@ -292,11 +292,11 @@ def test_order_that_changes_while_a_call_waits(lines):
 
 def test_tokens_of_threads_that_are_gone(lines):
     """Their memory, on several devices, is given back."""
-    from tests.internals import PlacedTokens, runtime
+    from tests.internals import StreamHost, runtime
 
     def count():
         gc.collect()
-        return sum(type(one) is PlacedTokens for one in gc.get_objects())
+        return sum(type(one) is StreamHost for one in gc.get_objects())
 
     f = fx.jit(lambda x: fx.print("{}", x[0]))
     x = jax.device_put(jnp.zeros(2), jax.NamedSharding(mesh_over(0, 1), P("x")))

@@ -51,13 +51,12 @@ def test_updated_in_one_branch_and_never_done():
         future = fx.async_start(jnp.sin, x)  # start
         return jax.lax.cond(
             x[0] > 0,
-            lambda future: (fx.async_update(future), x)[1],  # end
+            lambda future: (fx.async_update(future), x)[1],
             lambda future: x,
             future,
         )
 
-    assert "and is updated at" in (message := refusal(f))
-    assert "is never done" in message
+    assert "is never done" in refusal(f)
 
 
 def test_copy_done_twice():
@@ -86,8 +85,8 @@ def test_futures_of_other_kinds_are_told_by_what_they_are_of(place):
 
     with pytest.raises(TypeError) as raised:
         fx.jit(f)(X)
-    assert "Future'> with pytree metadata (async_start of float32[2], " in str(raised.value)
-    assert "Future'> with pytree metadata (async_callback of float32[2], " in str(raised.value)
+    assert "Future'> with pytree metadata (async_start of float32[2] (schedule=True, " in str(raised.value)
+    assert "Future'> with pytree metadata (async_callback of float32[2] (schedule=True)" in str(raised.value)
 
 
 def test_done_twice():
@@ -99,7 +98,7 @@ def test_done_twice():
     message = refusal(f)
     assert "is done at" in message
     assert "and was done at" in message
-    assert "Keep the results of the first done" in message
+    assert "Keep the results of its done" in message
 
 
 def test_done_twice_in_functions():
@@ -214,7 +213,6 @@ def test_done_behind_the_loop_that_takes_it():
 
     message = refusal(f)
     assert "was taken by a loop at" in message
-    assert "Go on with the future that came out of there." in message
 
 
 def test_done_as_another_operation():
@@ -250,7 +248,7 @@ def test_updated_by_two():
 
     message = refusal(f)
     assert "and was updated at" in message
-    assert "Go on with the future that the update returned." in message
+    assert "go on with the future that came out of the update" in message
 
 
 def test_done_after_update():

@@ -53,7 +53,7 @@ def test_without_jit():
 
 @pytest.mark.parametrize("effect", [None, STEP])
 def test_error_that_is_no_text(effect):
-    """Bytes of a handler's that are not UTF-8 are shown as well as can be."""
+    """Bytes of a handler's that are not UTF-8 are shown as well as can be, and in JAX's error those of ASCII."""
     said = "ä€😀 ".encode() + b"\xff \xe2\x82 \xc0\x80 \xed\xa0\x80 end"
     f = fx.jit(lambda x: fx.custom_call("test.fail_with", ONE, x, text=said, effect=effect))
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_error_that_is_no_text(effect):
             f(jnp.int32(1))
             fx.effects_barrier(timeout=120)
         assert (caught.value.code, caught.value.message) == ("ABORTED", said.decode(errors="replace"))
-    with pytest.raises(Exception, match=r"ABORTED.*ä€😀 \? \?\? \?\? \?\?\? end"):
+    with pytest.raises(Exception, match=r"ABORTED.*\?{9} \? \?\? \?\? \?\?\? end"):
         jax.block_until_ready(jax.jit(lambda: fx.custom_call("test.fail_with", ONE, np.int32(1), text=said))())
 
 

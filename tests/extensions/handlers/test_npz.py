@@ -314,7 +314,7 @@ def test_npz_timers_error_is_raised_by_what_comes_next(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "savez", fail)
     handler.handle_many(_records(2))
-    handler._pieces._timer and handler._pieces._timer.join()
+    handler._timer and handler._timer.join()
     monkeypatch.undo()
     with pytest.raises(OSError, match="disk full"):
         handler.handle_many(_records(3))

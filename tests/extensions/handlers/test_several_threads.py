@@ -92,7 +92,7 @@ def test_npz_keeps_what_comes_while_small_parts_are_gathered(tmp_path, monkeypat
         return joined
 
     handler.handle(records[0])
-    handler._pieces.lock = meanwhile
+    handler._lock = meanwhile
     monkeypatch.setattr(_columns, "join", join_slowly)
     for record in records[1:]:
         handler.handle(record)
