@@ -202,6 +202,7 @@ def test_functions_are_freed():
 
 def test_barrier_leaves_the_tokens_of_others_to_jax():
     """Later calls need not wait for effects of ours that are visible. JAX waits for its own."""
+    jax.effects_barrier()  # forgets what other tests have left
     jax.jit(lambda x: (fx.print("{}", x), io_callback(lambda x: None, None, x, ordered=True)))(1.0)
     assert len(_jax.jax_tokens.current_tokens) == 2
     fx.effects_barrier()
