@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,19 +22,37 @@ from effects.lowering.native_calls import calls_handlers, has_no_order, have_han
 from effects.lowering.regions import OUTSIDE, in_region
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, check_mesh_p, lower_check_mesh, merge_replicas_p
 from effects.lowering.shards import checking_sharding
-from effects.lowering.tokens import TokenContext, Tokens, close_p, record_p, register_token_rule, token_key
+from effects.lowering.tokens import (
+    BoundaryMarkers,
+    TokenContext,
+    Tokens,
+    close_p,
+    record_p,
+    records_p,
+    register_token_rule,
+    token_key,
+)
 
 
 @register_token_rule(effect_p)
 def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site) -> tuple[Tokens, list[Any]]:
-    return bind_record(ctx, tokens, operands, site)
+    if not ctx.ahead:
+        return bind_record(ctx, tokens, operands, site)
+    key = token_key(site.effect)
+    token, each = tokens[key], [(one, [*size_operands(one), *own]) for one, own in [*ctx.ahead, (site, operands)]]
+    if ctx.edges.leaves:  # the last gives back the token around the region
+        each[-1][1].insert(0, token if ctx.edges.enters else ctx.outer_token)
+    for one, _ in each:
+        token = checking_sharding(token, one)
+    args = itertools.chain.from_iterable(own for _, own in each)
+    records = tuple((one, len(own)) for one, own in each)
+    [token] = _jax.stage(records_p, token, *args, records=records, call=_call_number(ctx, site), edges=ctx.edges)
+    return {key: token}, []
 
 
 def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site: Site) -> tuple[Tokens, list[Any]]:
     """Publishes a record in place of an equation."""
     key = token_key(site.effect)
-    # Ordered calls differ in their tokens. Unordered ones may be the same in all, and still are two.
-    call = 0 if site.effect.ordered else ctx.call
     outer_tokens = () if ctx.outer_token is None else (ctx.outer_token,)
     waits = isinstance(site.content, HostCall) and site.results is not None and not site.content.runs_with_empty_mask
     token = tokens[key] if site.origin is None else checking_sharding(tokens[key], site)
@@ -44,11 +63,16 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
         *size_operands(site),
         *operands,
         site=site,
-        call=call,
+        call=_call_number(ctx, site),
         edges=ctx.edges,
         region=in_region() if waits else OUTSIDE,
     )
     return {key: token}, results
+
+
+def _call_number(ctx: TokenContext, site: Site) -> int:
+    """Ordered calls differ in their tokens. Unordered ones may be the same in all, and still are two."""
+    return 0 if site.effect.ordered else ctx.call
 
 
 @register_mask_rule(effect_p, print_grad_p)
@@ -78,6 +102,24 @@ def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
     return (_native if is_for_export else _module(ctx)).record_lowering(ctx, *args, **params)
 
 
+def _lower_records(
+    ctx: Any, token: Any, *operands: Any, records: Sequence[tuple[Site, int]], call: int, edges: BoundaryMarkers
+) -> Any:
+    """Where one call cannot publish them all, each has its own."""
+    edges_of = [edges.part(at == 0, at == len(records) - 1) for at in range(len(records))]
+    if _native.have_one_call(ctx):
+        return _native.records_lowering(ctx, token, operands, records, call, edges_of)
+
+    def publish(token: Any, *operands: Any) -> list[Any]:
+        left = iter(operands)
+        for (site, count), own in zip(records, edges_of, strict=True):
+            args = itertools.islice(left, count)
+            [token] = record_p.bind(token, *args, site=site, call=call, edges=own, region=OUTSIDE)
+        return [token]
+
+    return _jax.mlir.lower_fun(publish)(ctx, token, *operands)
+
+
 def _lower_effect(ctx: Any, *operands: Any, site: Site) -> Any:
     """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
     if _jax.is_for_export(ctx):
@@ -101,6 +143,7 @@ def _rejoin(*tokens: Any) -> list[Any]:
 
 
 _jax.mlir.register_lowering(record_p, _lower_record, cacheable=False)  # as a program keeps its sites
+_jax.mlir.register_lowering(records_p, _lower_records, cacheable=False)
 _jax.mlir.register_lowering(effect_p, _lower_effect, cacheable=False)
 for _primitive in _native.LOWERINGS:
     _jax.mlir.register_lowering(_primitive, _lower(_primitive), cacheable=_primitive is not close_p)

@@ -264,6 +264,34 @@ def record_lowering(
     return [*results, take_steps(ctx, given_back, steps, ctx.avals_out[-1], replicated)]
 
 
+def have_one_call(ctx: Any) -> bool:
+    """Whether one call can publish several records: the handler counts, and each device has a call of its own. A
+    program that is exported has a call for each, which a process without handlers can replace."""
+    return (
+        calls_handlers(ctx)
+        and not (_jax.is_for_export(ctx) or advances_token(ctx))
+        and not (_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
+    )
+
+
+def records_lowering(
+    ctx: Any,
+    token: Any,
+    operands: Sequence[Any],
+    records: Sequence[tuple[Site, int]],
+    call: int,
+    edges: Sequence[BoundaryMarkers],
+) -> Any:
+    each = []
+    for (site, count), own_edges in zip(records, edges, strict=True):
+        register_site(ctx, site)
+        attributes = site_attributes(site, own_devices(ctx, own_edges.devices), False, call, own_edges)
+        each.append({**attributes, Attribute.OPERANDS: count})
+    first, *others = each
+    attributes = {**first, Attribute.OTHERS: {str(at): one for at, one in enumerate(others)}}
+    return emit_call(ctx, RECORD_TARGET, (token, *operands), attributes, replicated=False)
+
+
 def _may_be_cut(ctx: Any, site: Site) -> bool:
     """Whether an operand may lie in shards on devices which make one record of them, instead of gathering it.
 

@@ -10,6 +10,7 @@ from effects._model.content import HandlerContent
 from effects._model.primitive import effect_p
 from effects._model.registry import Effect
 from effects._model.site import Site
+from effects.lowering.tokens import token_key
 
 
 def effects_of(effects: Any) -> frozenset[Effect]:
@@ -33,6 +34,8 @@ class Summary(NamedTuple):
         first: Its first equation with effects, inner jaxprs left aside.
         last: The last one.
         with_effects: The positions of the equations with effects, JAX's own and those that they do not show included.
+        published_with_next: The equations (their `id`s) that become records, as the next one does with the same token.
+            They need no calls of their own, which cost more than what they publish: XLA compares each with each.
     """
 
     effects: frozenset[Effect]
@@ -47,6 +50,7 @@ class Summary(NamedTuple):
     first: Any
     last: Any
     with_effects: frozenset[int]
+    published_with_next: frozenset[int]
 
 
 def summarize(jaxpr: Any) -> Summary:
@@ -62,6 +66,7 @@ def _summarize(jaxpr: Any) -> Summary:
     has_callbacks = awaits_results = has_collectives = needs_masks = needs_grid = False
     first = last = None
     with_effects: set[int] = set()
+    published_with_next: set[int] = set()
     for position, eqn in enumerate(jaxpr.eqns):
         inner_jaxprs = [*_jax.jaxprs_in(eqn.params)] if eqn.params else ()
         if not (eqn.effects or inner_jaxprs or eqn.primitive in _noted):
@@ -69,6 +74,8 @@ def _summarize(jaxpr: Any) -> Summary:
         shown = effects_of(eqn.effects)
         if eqn.effects:
             with_effects.add(position)
+            if position > 0 and _have_one_token(before := jaxpr.eqns[position - 1], eqn):
+                published_with_next.add(id(before))
         if shown:
             first, last = (eqn if first is None else first), eqn
         if isinstance(site := eqn.params.get("site"), Site) and isinstance(site.content, HandlerContent):
@@ -106,6 +113,7 @@ def _summarize(jaxpr: Any) -> Summary:
         first,
         last,
         frozenset(with_effects),
+        frozenset(published_with_next),
     )
 
 
@@ -154,12 +162,21 @@ def is_collective(eqn: Any) -> bool:
     return _jax.is_collective(eqn) if ours is None else ours(eqn)
 
 
-def is_ordered_record(eqn: Any) -> bool:
-    """Whether an equation becomes one ordered record, whose results nothing waits for."""
-    if eqn.primitive is not effect_p:
+def is_record(eqn: Any) -> bool:
+    """Whether an equation becomes one record, whose results nothing waits for."""
+    return eqn.primitive is effect_p and eqn.params["site"].results is None
+
+
+def _have_one_token(eqn: Any, other: Any) -> bool:
+    """Whether both become records of effects that have one token."""
+    if not (is_record(eqn) and is_record(other)):
         return False
-    site = eqn.params["site"]
-    return site.effect.ordered and site.results is None
+    return token_key(eqn.params["site"].effect) == token_key(other.params["site"].effect)
+
+
+def is_ordered_record(eqn: Any) -> bool:
+    """Whether it does, and the record has a place in an order."""
+    return is_record(eqn) and eqn.params["site"].effect.ordered
 
 
 def has_effects(holder: Any) -> bool:

@@ -141,8 +141,15 @@ def thread_tokens(
     first, last = (summary.first, summary.last) if edges != NO_MARKERS else (None, None)
     calls = itertools.count()
     after_effects = in_region().collectives_after_effects
+    # Among asynchronous operations, and where collectives are ordered, each equation may depend on tokens.
+    may_depend = between is not None or after_effects
+    published_with_next = frozenset() if may_depend else summary.published_with_next
+    ahead: list[tuple[Any, list[Any]]] = []
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        if id(eqn) in published_with_next:
+            ahead.append((eqn, operands))
+            return []
         if between is None:
             return bind_threaded(eqn, operands)
         operands, changed = between.before(eqn, operands, tokens)
@@ -162,10 +169,16 @@ def thread_tokens(
             eqn = others().give_back(eqn) if is_jaxs else eqn
             refuse_hidden_effects(eqn)
             return _jax.bind(eqn, operands)
+        effects = effects.union(*(effects_of(other.effects) for other, _ in ahead))
         taken = {key: tokens[key] for key in token_keys(effects)}
-        own = edges if first is last is eqn else _edges_of(edges, eqn is first, eqn is last)
+        is_first = first is (ahead[0][0] if ahead else eqn)
+        own = edges.part(is_first, eqn is last)
         own_outer_token = outer_token if own.leaves and not own.enters else None
-        ctx = TokenContext(eqn, effects, len(eqn.outvars), call, own, own_outer_token, _thread, _threaded, _carry)
+        with_it = [(other.params["site"], others) for other, others in ahead]
+        ahead.clear()
+        ctx = TokenContext(
+            eqn, effects, len(eqn.outvars), call, own, with_it, own_outer_token, _thread, _threaded, _carry
+        )
         returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():
             # Unordered effects all take the token that came in: nothing orders them. But two calls of one function must
@@ -176,23 +189,12 @@ def thread_tokens(
                 tokens[key] = token
         return outs
 
-    # Among asynchronous operations, and where collectives are ordered, each equation may depend on tokens.
-    may_depend = between is not None or after_effects
     outs = _jax.interpret(jaxpr, args, apply, None if may_depend else summary.with_effects, once)
     if between is not None:
         outs = [*map(between.last, outs)]
     if joined:
         tokens[UNORDERED] = _join([tokens[UNORDERED], *joined])
     return tokens, outs
-
-
-def _edges_of(edges: BoundaryMarkers, is_first: bool, is_last: bool) -> BoundaryMarkers:
-    """What one equation publishes besides itself of what its jaxpr does."""
-    if not is_first and not is_last:
-        return NO_MARKERS
-    return edges._replace(
-        enters=edges.enters and is_first, leaves=edges.leaves and is_last, closes=edges.closes and is_last
-    )
 
 
 @_jax.weakref_lru_cache

@@ -46,6 +46,8 @@ class TokenContext(NamedTuple):
         outs: How many results the equation has.
         call: A number that no other equation of the same jaxpr has.
         edges: What the record that the equation becomes publishes besides itself.
+        ahead: The sites and operands of the records that stand right ahead of the equation and have no calls of their
+            own. The equation's call publishes them, too.
         outer_token: The token around the region that ends with the equation, if its record takes one.
         thread: `thread(jaxpr, tokens, args) -> (tokens, outs)` evaluates a jaxpr in place of the equation, with tokens
             through it.
@@ -60,6 +62,7 @@ class TokenContext(NamedTuple):
     outs: int
     call: int
     edges: Any
+    ahead: Sequence[tuple[Site, list[Any]]]
     outer_token: Any
     thread: Callable[..., tuple[Tokens, list[Any]]]
     threaded: Callable[..., Any]
@@ -160,6 +163,14 @@ class BoundaryMarkers(NamedTuple):
     devices: int = 0  # how many enter, or close
     may_diverge: bool = False  # as for `enter_p`
 
+    def part(self, is_first: bool, is_last: bool) -> BoundaryMarkers:
+        """What one of several publishes that have these together."""
+        if not is_first and not is_last:
+            return NO_MARKERS
+        return self._replace(
+            enters=self.enters and is_first, leaves=self.leaves and is_last, closes=self.closes and is_last
+        )
+
 
 NO_MARKERS = BoundaryMarkers()
 
@@ -170,6 +181,11 @@ record_p.multiple_results = True
 
 Were the token first, what a call returns could be all that a loop carries, in the loop's order, and XLA takes a body
 that ends with such a call for one that changes nothing."""
+
+records_p: _jax.Primitive = _jax.Primitive("records")
+records_p.multiple_results = True
+"""(token, *operands) -> (token,): publishes records that stand next to each other, as so many of `record_p` would.
+`records`: of each its site, and how many of the operands are its own."""
 
 close_p: _jax.Primitive = _jax.Primitive("close")
 """(*tokens) -> output token: the program has published all it will."""
@@ -190,7 +206,16 @@ def _record_abstract_eval(
     return [*result_avals(site), operands[0] if edges.leaves and not edges.enters else token]
 
 
+@records_p.def_abstract_eval
+def _records_abstract_eval(
+    token: Any, *operands: Any, records: tuple[tuple[Site, int], ...], call: int, edges: BoundaryMarkers
+) -> list[Any]:
+    of_last = operands[len(operands) - records[-1][1] :]
+    return _record_abstract_eval(token, *of_last, site=records[-1][0], call=call, edges=edges, region=None)
+
+
 _jax.infer_types_each_time(record_p)
+_jax.infer_types_each_time(records_p)
 
 
 gate_p.def_abstract_eval(lambda token, domain: token)

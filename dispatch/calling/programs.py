@@ -25,7 +25,16 @@ from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.passes import others
 from effects.lowering.summary import Summary, summarize
 from effects.lowering.thread import checked_jaxpr, last_record_closes, thread_tokens
-from effects.lowering.tokens import TOKEN_NAME, BoundaryMarkers, close_p, gate_p, record_p, token_key, token_keys
+from effects.lowering.tokens import (
+    TOKEN_NAME,
+    BoundaryMarkers,
+    close_p,
+    gate_p,
+    record_p,
+    records_p,
+    token_key,
+    token_keys,
+)
 
 # `jax.jit` with a runtime token ahead of the arguments and output tokens behind the results.
 
@@ -207,7 +216,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     """Evaluates a whole program with tokens that begin at the runtime token."""
     summary = summarize(jaxpr)
     keys = token_keys(summary.effects)
-    _jax.need_devices([record_p, close_p])  # each process counts its own
+    _jax.need_devices([record_p, records_p, close_p])  # each process counts its own
     # Domains differ in the lowest bits of the stream.
     numbers = domain_numbers(keys)
     tokens = {key: token + np.array([i, 0, 0, 0], np.uint32) if i else token for key, i in numbers.items()}

@@ -238,6 +238,9 @@ inline constexpr char kAhead[] = "ahead";
 // If there are results, and several devices of a region come to the call: how many these are. They go on together
 // (drain/replies.h). And if the region has collectives, 1.
 inline constexpr char kTogether[] = "together", kFailAsOne[] = "fail_as_one";
+// If the call publishes several records, which stand next to each other: how many operands are the first one's, and the
+// attributes of the others under "0", "1" and so on.
+inline constexpr char kOperands[] = "operands", kOthers[] = "others";
 // Of the ends of programs and regions.
 inline constexpr char kOrdered[] = "ordered", kDevices[] = "devices", kMayDiverge[] = "apart", kHasGroups[] = "parts",
                       kAnnouncesSkips[] = "skips", kCounted[] = "counted", kCount[] = "count", kDomain[] = "domain";

@@ -226,7 +226,7 @@ def call_handler(
     known = ctx.module_context.cached_primitive_lowerings.setdefault(call_handler, {})
     if (of_all := known.get(key)) is None:
         of_all = known[key] = _attributes_of_calls(*key)
-    config = mlir.ir.DictAttr.get({name: _attribute(value) for name, value in attributes.items()})
+    config = _attribute(attributes)
     return hlo.CustomCallOp.build_generic(
         results=[mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
         operands=[*operands, *sizes],
@@ -389,6 +389,8 @@ def _attribute(value: Any) -> Any:
         return mlir.ir.BoolAttr.get(value)
     if isinstance(value, int):
         return mlir.ir.IntegerAttr.get(mlir.ir.IntegerType.get_signless(64), value)
+    if isinstance(value, dict):
+        return mlir.ir.DictAttr.get({name: _attribute(each) for name, each in value.items()})
     return mlir.ir.StringAttr.get(value) if isinstance(value, str) else mlir.ir_attribute(value)
 
 

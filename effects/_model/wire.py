@@ -178,7 +178,7 @@ def call_traits(has: Mapping[RecordTrait, bool] | Mapping[CustomCallTrait, bool]
 class Attribute(enum.StrEnum):
     """The names of the attributes of calls."""
 
-    SITE, TRAITS, DESCRIPTION, AHEAD, TOGETHER, FAIL_AS_ONE = layout["record_attributes"]
+    SITE, TRAITS, DESCRIPTION, AHEAD, TOGETHER, FAIL_AS_ONE, OPERANDS, OTHERS = layout["record_attributes"]
     ORDERED, DEVICES, MAY_DIVERGE, HAS_GROUPS, ANNOUNCES_SKIPS, COUNTED, COUNT, DOMAIN = layout["region_attributes"]
     BY_LANE, OPTIONAL, CALL, TO, FROM, SIZE, WHERE, NAME = layout["operation_attributes"]
     OURS, TARGET, PLATFORM, KEPT = layout["custom_call_attributes"]

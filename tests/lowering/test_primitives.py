@@ -34,7 +34,7 @@ NEVER_IN_A_JAXPR = {"custom_lin", "eval_jaxpr"}
 """Primitives that are gone before a jaxpr is finished. (`eval_jaxpr` of 0.10 is staged as a closed call.)"""
 
 
-OURS = {"record", "started_custom_call", "twice", "broken", "ghost", "opaque"}
+OURS = {"record", "records", "started_custom_call", "twice", "broken", "ghost", "opaque"}
 """Primitives of this project's and its tests'."""
 
 

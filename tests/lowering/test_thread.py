@@ -179,7 +179,7 @@ def test_stablehlo_carries_the_token(name):
 
 def test_ordered_records_are_chained_in_stablehlo():
     """Each record takes the token that the one before it returned."""
-    text = fx.jit(lambda x: (_show("a", x), _show("b", x))).lower(1.0).as_text()
+    text = fx.jit(lambda x: (_show("a", x), _show("b", x + 1))).lower(1.0).as_text()
     records = re.findall(r"(%\w+) = stablehlo\.custom_call @effects_record\((%\w+),", text)
     assert _closes(text) == [False, True] and "effects_close" not in text  # the last one says that it is
     assert len(records) == 2 and records[0][1] == "%arg0" and records[1][1] == records[0][0]
@@ -191,6 +191,7 @@ def test_unordered_print_takes_no_place_in_the_chain():
     def program(x):
         for label in "abc":
             fx.print(label + " {}", x, ordered=False)
+            x = x + 1
 
     text = fx.jit(program).lower(1.0).as_text()
     records = re.findall(r"(%\w+) = stablehlo\.custom_call @effects_record\((%\w+),", text)

@@ -27,7 +27,7 @@ from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.calls import Call, Solve, Vmap, Wrapped
 from tests.oracle.statements.control import Cond, Fori, Map, Scan, Switch, While
 from tests.oracle.statements.derivatives import BACKWARD, FORWARD, CustomRule, Derivative
-from tests.oracle.statements.effects import Effect
+from tests.oracle.statements.effects import Effect, Log
 from tests.oracle.statements.state import RefBlock
 
 
@@ -101,7 +101,7 @@ class Generator(Leaves):
         self.left = size
         body: Block_ = ()
         while self.left > 0:
-            body += (self.statement(self.place(depth=3)),)
+            body += (self.statement(self.place(depth=3)), *self.next_to_each_other(self.place(depth=3)))
         last = Effect("ordered", self.label(), tuple(map(Name, ("n", *REGISTERS, "x"))))
         return Program(tuple(self.functions), (*body, last))
 
@@ -117,6 +117,7 @@ class Generator(Leaves):
         for _ in range(self.draw.integer(0, most)):
             if self.left > 0:
                 body.append(self.statement(place))
+        body += self.next_to_each_other(place)
         if len(body) > 1 and self.draw.integer(0, 1):
             body.append(body.pop(0))
         return tuple(body)
@@ -133,6 +134,16 @@ class Generator(Leaves):
         if place.depth > 1:
             leaves.append(self.associative_scan)
         return self.draw.choice(leaves)(place)
+
+    def next_to_each_other(self, place: Place) -> Block_:
+        """Sometimes a few effects that show what is known ahead of them, so that nothing stands between them."""
+        kinds = ["ordered", "ordered", "unordered", *["log"] * (self.log in self.leaves)]
+        effects: list[Statement] = []
+        for _ in range(self.draw.choice((0, 0, 0, 2, 3, 5))):
+            kind, operands = self.draw.choice(kinds), tuple(self.atom(place) for _ in range(self.draw.integer(0, 2)))
+            is_log, label = kind == "log", self.label()
+            effects.append(Log(kind, label, "INFO", operands, False) if is_log else Effect(kind, label, operands))
+        return tuple(effects)
 
     def leaves_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
         return self.leaves

@@ -145,8 +145,8 @@ nb::dict Wire() {
   wire["operation_targets"] = Names({kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});
   wire["custom_call_targets"] = Names({kCustomCallTarget});
   namespace name = attribute;
-  wire["record_attributes"] =
-      Names({name::kSite, name::kTraits, name::kDescription, name::kAhead, name::kTogether, name::kFailAsOne});
+  wire["record_attributes"] = Names({name::kSite, name::kTraits, name::kDescription, name::kAhead, name::kTogether,
+                                     name::kFailAsOne, name::kOperands, name::kOthers});
   wire["region_attributes"] = Names({name::kOrdered, name::kDevices, name::kMayDiverge, name::kHasGroups,
                                      name::kAnnouncesSkips, name::kCounted, name::kCount, name::kDomain});
   wire["operation_attributes"] = Names(

@@ -39,7 +39,8 @@ SiteAttributes ReadSite(const ffi::Dictionary &attributes) {
           Attribute<std::string_view>(attributes, attribute::kDescription),
           NumberIn(attributes, attribute::kAhead),
           NumberIn(attributes, attribute::kTogether),
-          NumberIn(attributes, attribute::kFailAsOne)};
+          NumberIn(attributes, attribute::kFailAsOne),
+          NumberIn(attributes, attribute::kOperands)};
 }
 
 LoadedSite::LoadedSite(const SiteAttributes &attributes)
@@ -48,7 +49,8 @@ LoadedSite::LoadedSite(const SiteAttributes &attributes)
       flags(static_cast<uint16_t>((has(kRecordIsCallback) ? kCallback : 0) |
                                   (has(kRecordIsReplicated) ? kReplicated : 0))),
       devices(DevicesOf(traits)), ahead(static_cast<uint32_t>(attributes.ahead)),
-      together(static_cast<uint32_t>(attributes.together)), fail_as_one(attributes.fail_as_one != 0) {
+      together(static_cast<uint32_t>(attributes.together)), fail_as_one(attributes.fail_as_one != 0),
+      operands(static_cast<size_t>(attributes.operands)) {
   if (publisher().refuses()) return; // nothing of it will be published
   sites().retain(site, attributes.description);
   filter = sites().filter(site);
@@ -74,13 +76,24 @@ std::vector<Dims> DimsOf(ffi::RemainingArgs args) {
   return dims;
 }
 
-// (token, *operands) -> token: see PublishRecord().
+// (token, *operands) -> token: see PublishRecord(). Of several records the operands stand one behind the other.
 ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer<ffi::U32> token,
                   ffi::RemainingArgs args, ffi::Result<ffi::Buffer<ffi::U32>> next) {
   return Guard([&] {
     DeviceToken own = site->token({token.untyped_data(), token.size_bytes()});
     Spans spans(args, 0);
-    PublishRecord(*site, device, own, spans.data(), spans.size(), [&] { return DimsOf(args); });
+    if (site->others.empty()) {
+      PublishRecord(*site, device, own, spans.data(), spans.size(), [&] { return DimsOf(args); });
+    } else {
+      // None of them is a whole value, whose sizes would be asked for.
+      Span *next_operand = spans.data();
+      const auto publish = [&](const LoadedSite &one) {
+        PublishRecord(one, device, own, next_operand, one.operands, [] { return std::vector<Dims>(); });
+        next_operand += one.operands;
+      };
+      publish(*site);
+      for (const auto &other : site->others) publish(*other);
+    }
     if (!site->has(kRecordIsCounted)) StoreToken(own, next->untyped_data());
   });
 }
@@ -150,7 +163,13 @@ ffi::Future PlainCall(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Re
 // When a program is loaded: its sites are registered, so that one compiled elsewhere is understood here.
 ffi::ErrorOr<std::unique_ptr<LoadedSite>> RegisterSite(ffi::Dictionary attributes) {
   try {
-    return std::make_unique<LoadedSite>(ReadSite(attributes));
+    auto site = std::make_unique<LoadedSite>(ReadSite(attributes));
+    if (!attributes.contains(attribute::kOthers)) return site;
+    const auto others = Attribute<ffi::Dictionary>(attributes, attribute::kOthers);
+    for (size_t at = 0; at < others.size(); ++at)
+      site->others.push_back(
+          std::make_unique<LoadedSite>(ReadSite(Attribute<ffi::Dictionary>(others, std::to_string(at)))));
+    return site;
   } catch (const std::exception &error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("A site could not be registered: ") + error.what()));
   }

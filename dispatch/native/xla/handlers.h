@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -18,7 +19,7 @@ namespace effects {
 struct SiteAttributes {
   int64_t site, traits;
   std::string_view description;
-  int64_t ahead = 0, together = 0, fail_as_one = 0;
+  int64_t ahead = 0, together = 0, fail_as_one = 0, operands = 0;
 };
 // Throws std::invalid_argument if one is missing.
 SiteAttributes ReadSite(const xla::ffi::Dictionary &attributes);
@@ -35,6 +36,8 @@ struct LoadedSite {
   uint32_t ahead;    // how many effects have come since the program has written the token that the call is given
   uint32_t together; // how many devices go on from it together; 0: each by itself
   bool fail_as_one;  // as for Together
+  size_t operands;   // how many of the call's operands are its record's, if the call publishes others, too
+  std::vector<std::unique_ptr<LoadedSite>> others;
   std::shared_ptr<Filter> filter;
 
   explicit LoadedSite(const SiteAttributes &attributes);

@@ -13,25 +13,28 @@ def _aside():
     fx.print("aside", ordered=False)
 
 
+def _twice(x):
+    """From one line, with something between them, as what stands next to each other is told apart by its tokens."""
+    return (_aside(), x + 1, _aside())[1]
+
+
 def _twice_in_fori(x):
-    return lax.fori_loop(0, 3, lambda _, x: (_aside(), _aside(), x + 1)[2], x)
+    return lax.fori_loop(0, 3, lambda _, x: _twice(x), x)
 
 
 def _twice_in_scan(x):
-    return lax.scan(lambda x, _: ((_aside(), _aside(), x + 1)[2], None), x, length=3)[0]
+    return lax.scan(lambda x, _: (_twice(x), None), x, length=3)[0]
 
 
 def _twice_in_while(x):
     def body(carry):
-        _aside()
-        _aside()
-        return carry[0] + 1, carry[1] + 1
+        return carry[0] + 1, _twice(carry[1])
 
     return lax.while_loop(lambda carry: carry[0] < 3, body, (0, x))[1]
 
 
 def _twice_in_jit(x):
-    return lax.fori_loop(0, 3, lambda _, x: jax.jit(lambda x: (_aside(), _aside(), x + 1)[2])(x), x)
+    return lax.fori_loop(0, 3, lambda _, x: jax.jit(_twice)(x), x)
 
 
 @pytest.mark.parametrize("program", [_twice_in_fori, _twice_in_scan, _twice_in_while, _twice_in_jit])
@@ -57,7 +60,8 @@ def test_unordered_effects_all_end_in_the_output_token(lines):
     def f(x):
         for number in range(4):
             fx.print("{} of {}", number, x, ordered=False)
+            x = x + 1
         return x
 
     shown = lines(fx.jit(f), jax.device_put(jnp.arange(4), rows_of()))
-    assert sorted(shown) == [f"{number} of [0 1 2 3]" for number in range(4)]
+    assert sorted(shown) == [f"{n} of [{n} {n + 1} {n + 2} {n + 3}]" for n in range(4)]

@@ -19,10 +19,26 @@ SLIPS = (
     Slip(
         "token_pass.call_number_is_one",
         "lowering/effect.py",
-        "call = 0 if site.effect.ordered else ctx.call",
-        "call = 0 if site.effect.ordered else 1",
+        "return 0 if site.effect.ordered else ctx.call",
+        "return 0 if site.effect.ordered else 1",
         "The same, by another way: all unordered records of a program have one number.",
         (f"{UNORDERED}::test_equal_unordered_effects_are_as_many_as_were_written",),
+    ),
+    Slip(
+        "token_pass.adjacent_in_a_region",
+        "lowering/effect.py",
+        "each[-1][1].insert(0, token if ctx.edges.enters else ctx.outer_token)",
+        "each[-1][1].insert(0, token)",
+        "Of records that are one call the last gives a region's own token back.",
+        ("tests/lowering/test_adjacent.py::test_on_devices[True]",),
+    ),
+    Slip(
+        "token_pass.adjacent_to_a_result",
+        "lowering/summary.py",
+        'return eqn.primitive is effect_p and eqn.params["site"].results is None',
+        "return eqn.primitive is effect_p",
+        "A callback whose results the program waits for is published with the record behind it.",
+        ("tests/lowering/test_adjacent.py::test_what_stands_between_has_its_place",),
     ),
     Slip(
         "token_pass.join",
