@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import config as jax_config
 from jax._src import core, frozen_dict
+from jax._src.interpreters import mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.interpreters.partial_eval import JaxprTracer as JaxprTracer
 from jax._src.pallas import core as pallas_core
@@ -30,9 +31,15 @@ from jax._src.state.types import AbstractRef
 
 from effects._jax.core import source_of
 from effects._jax.dispatch import is_callback_effect, left_to_jax
-from effects._jax.jaxprs import closed_jaxpr, evaluate, is_closed, trace_to_jaxpr
+from effects._jax.jaxprs import closed_jaxpr, eqns_in, evaluate, is_closed, trace_to_jaxpr
 
 pallas_call_p = pallas_call.pallas_call_p
+
+_SIMULATED = {
+    *(state.get_p, state.swap_p, state.addupdate_p, primitives.load_p, primitives.swap_p),
+    *(program_id_p, num_programs_p, run_scoped_p),
+}
+"""What XLA's operations can do for a kernel besides what they do for every program."""
 
 HIDDEN = "effects: "
 """How the names of those inputs and outputs of a kernel begin that are not the user's."""
@@ -41,6 +48,13 @@ HIDDEN = "effects: "
 def is_simulated(params: dict[str, Any]) -> bool:
     """Whether an interpreter of JAX's runs the kernel."""
     return bool(params["interpret"])
+
+
+def as_simulated(params: dict[str, Any]) -> dict[str, Any] | None:
+    """The parameters of a kernel, which XLA's own operations simulate on any device. None if the kernel does what these
+    cannot do, or waits for something."""
+    primitives_in = {eqn.primitive for eqn in eqns_in(closed_jaxpr(params["jaxpr"]).jaxpr)}
+    return None if primitives_in - _SIMULATED - mlir._lowerings.keys() else {**params, "interpret": True}
 
 
 def with_races_detected(params: dict[str, Any]) -> dict[str, Any]:

@@ -105,15 +105,17 @@ class Each:
         took = self._watch.any_bad(operands, name)
         names = [self._names.get(id(x), ("", None))[0] for x in operands]
         found = made if took is False else made & ~took
-        if self._watch.search and self._watch.when is None and _is_simulated_kernel(eqn):
+        if self._watch.search and self._watch.when is None and eqn.primitive.name == "pallas_call":
             self._look_inside(eqn, found, operands)
         bind_found(self._watch, eqn, where, found, names, operands, outs, self._iterations)
 
     def _look_inside(self, eqn: Any, found: Any, operands: Sequence[Any]) -> None:
-        """Runs a kernel once more where `found` holds, with a look at each of its equations."""
+        """Simulates a kernel where `found` holds, with a look at each of its equations."""
         from effects._jax import pallas  # which a kernel has imported
 
-        params, kernel = eqn.params, _jax.closed_jaxpr(eqn.params["jaxpr"])
+        if (params := pallas.as_simulated(eqn.params)) is None:
+            return
+        kernel = _jax.closed_jaxpr(params["jaxpr"])
         lines = (*_jax.user_frames(eqn), *self._around)
         numbers = [jnp.reshape(each, (1, 1)).astype(np.float32) for each in self._iterations]
         for at in range(len(numbers)):
@@ -138,10 +140,6 @@ class Each:
 
 _ITERATION = "effects: iteration "
 """How the inputs of a kernel are called that say the iterations around it, with a number behind."""
-
-
-def _is_simulated_kernel(eqn: Any) -> bool:
-    return eqn.primitive.name == "pallas_call" and eqn.params["interpret"] is True
 
 
 def _counting(eqn: Any) -> tuple[int, int]:

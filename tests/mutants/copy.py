@@ -132,6 +132,8 @@ class Copy:
             return Verdict(True, failed[0], test=failed[0])
         if re.search(r"^\++ Timeout \++$", output, re.M):
             return Verdict(True, f"a test is still running after {SECONDS} s")
+        if started.returncode == 2 and "KeyboardInterrupt" in output:  # and not an error while tests are collected
+            return Verdict(True, "a test interrupted pytest")
         if started.returncode < 0 or "Fatal Python error" in output:
             return Verdict(True, f"the process ended with {started.returncode}")
         return Verdict(True, f"pytest ended with {started.returncode}: {output[-2000:]}", was_run=False)
