@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -66,6 +68,26 @@ def test_derivative_of_a_ring_is_compiled_without_a_copy_of_an_array(program):
     inspection = fx.inspect(jax.grad(lambda x: jnp.sin(_on_ring(program)(x)).sum()))(X)
     assert {copy.shape for copy in inspection.copies} <= {"s32[]"}
     assert all(operation.copies is not None for operation in inspection.operations)
+
+
+def test_started_function_is_computed_ahead_of_what_stands_between():
+    """On CPUs, where XLA computes one after the other. So what stands between needs no copy of an operand of both."""
+
+    def f(x, w):
+        future = fx.async_start(lambda w: jnp.cumsum(jnp.sin(w)), w)
+        return jnp.sort(x) + fx.async_done(future)
+
+    def turn(_, x):
+        future = fx.async_start(lambda x: x @ x, x)
+        return x @ x.T + fx.async_done(future)
+
+    def steps(program, *args):
+        text = fx.jit(program).lower(*args).compile().as_text()
+        (block,) = (block for block in text.split("\n\n") if "effects_keep" in block)
+        return re.findall(r"(?<=effects_)keep|(?<=effects_)take|sort(?=\()|f32\S* copy(?=\()", block)
+
+    assert steps(f, jnp.ones(64), jnp.ones(64))[-3:] == ["keep", "sort", "take"]
+    assert steps(lambda x: jax.lax.fori_loop(0, 3, turn, x), jnp.ones((64, 64))) == ["keep", "take"]
 
 
 def test_report():
