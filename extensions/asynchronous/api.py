@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -82,10 +83,17 @@ class Future(Generic[T]):
         structure: Any,
         finish: Any = None,
         into: Into | None = None,
+        given: Any = None,
     ) -> Future[T]:
-        operation = dataclasses.replace(operation, into_reference=into is not None)
+        """`given`: what the user's line gives as the operands, if the operands are made of that."""
+        types = None if given is None or _types(given) == _types(operands) else _types(given)
+        operation = dataclasses.replace(operation, into_reference=into is not None, user_types=types)
         (ticket,) = async_start_p.bind(*operands, operation=operation)
         return cls(ticket, operation.end, structure, finish, into)
+
+    def ended(self, where: Where, *function: str) -> Operation:
+        """Its operation where it is updated or done; `function` as for `HostEnd.at`."""
+        return dataclasses.replace(self.operation.at(where, *function), finish=self.finish)
 
     def results(self, found: Sequence[Any]) -> Any:
         found = self.operation.shown(found)
@@ -128,18 +136,28 @@ def async_start(fun: Callable[..., T], /, *operands: Any, name: str | None = Non
     where = where_called()
     if not callable(fun):
         raise TypeError(MSG_ASYNC_FUN.format(where=where, fun=errors.shown(fun)))
-    return start_values(fun(*operands), name or function_name(fun), where, schedule)
+    return start_values(fun(*operands), name or function_name(fun), where, schedule, given=operands)
 
 
-def start_values(values: Any, name: str, where: Where, schedule: bool, into: Into | None = None) -> Future[Any]:
-    """The future of values that are there already."""
+def start_values(
+    values: Any, name: str, where: Where, schedule: bool, into: Into | None = None, given: Any = None
+) -> Future[Any]:
+    """The future of values that are there already; `given` as for `Future.started`."""
     leaves, structure = jax.tree.flatten(values)
     placed = [_jax.take_placement(_take_result(leaf, name, where)) for leaf in leaves]
     arrays, placements = [x for x, _ in placed], tuple(placement for _, placement in placed)
     results = tuple(_jax.ShapedArray(x.shape, x.dtype) for x in arrays)
     same_along = tuple(map(_jax.axes_of_same, arrays))
     operation = Kept(name, where, results, schedule, same_along=same_along, placements=placements)
-    return Future.started(arrays, operation, structure, into=into)
+    return Future.started(arrays, operation, structure, into=into, given=given)
+
+
+def _types(values: Any) -> str:
+    found = []
+    for x in jax.tree.leaves(values):
+        with contextlib.suppress(TypeError, ValueError):  # what is no array
+            found.append(str(_jax.typeof(x)))
+    return ", ".join(found)
 
 
 def _take_result(leaf: Any, name: str, where: Where) -> Any:
@@ -190,8 +208,7 @@ def async_update(future: Future[T], *, partial: bool = False) -> Future[T] | tup
     _check_future(future, "async_update", where)
     if partial and future.into is not None:
         raise TypeError(MSG_NO_PARTIAL.format(where=where))
-    operation = future.operation
-    operation = operation.at(where, UPDATE_FUNCTION) if isinstance(operation, HostEnd) else operation.at(where)
+    operation = future.ended(where, *[UPDATE_FUNCTION] * isinstance(future.operation, HostEnd))
     ticket, *results = async_update_p.bind(future.ticket, operation=operation, partial=bool(partial))
     following = dataclasses.replace(future, ticket=ticket)
     return (following, future.results(results)) if partial else following
@@ -217,7 +234,7 @@ def async_done(future: Future[T]) -> T:
     """
     where = where_called()
     _check_future(future, "async_done", where)
-    found = async_done_p.bind(future.ticket, operation=future.operation.at(where))
+    found = async_done_p.bind(future.ticket, operation=future.ended(where))
     if future.into is None:
         return future.results(found)
     return future.into.write(found)

@@ -325,7 +325,7 @@ def _exchange(
         same_along=tuple(_same_along(array, call.axes, everywhere) for array in arrays),
         has_replicas=_jax.is_in_region_over_some_axes(),
     )
-    return Future.started(values, operation, structure, finish, into)
+    return Future.started(values, operation, structure, finish, into, given=arrays)
 
 
 def _same_along(x: Any, axes: tuple[str, ...], everywhere: bool) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -57,6 +57,8 @@ class Operation:
         is_local: Whether it is started and done in one jaxpr, so that a program may keep its values itself. The token
             pass says so.
         site: That of the records that it publishes, if it does.
+        user_types: Of a start, the types of the operands of the user's line, in each lane, if others are kept or sent.
+        finish: Of an update or a done, what makes a result of each value that it comes to, if something does.
     """
 
     name: str
@@ -69,6 +71,8 @@ class Operation:
     same_along: tuple[tuple[Any, ...], ...] = dataclasses.field(default=(), kw_only=True)
     is_local: bool = dataclasses.field(default=False, kw_only=True)
     site: Site | None = dataclasses.field(default=None, kw_only=True)
+    user_types: str | None = dataclasses.field(default=None, kw_only=True)
+    finish: Callable[[Any], Any] | None = dataclasses.field(default=None, kw_only=True)
 
     kind: ClassVar[str] = "operation"
     """What an operation whose start is not known is called."""
@@ -114,7 +118,7 @@ class Operation:
     @property
     def end(self) -> Operation:
         """What a future has of it."""
-        return dataclasses.replace(self, name=self.kind, where=None)
+        return dataclasses.replace(self, name=self.kind, where=None, user_types=None)
 
     def at(self, where: Where) -> Operation:
         """The operation of an update or a done in this line."""

@@ -3,6 +3,10 @@
 XLA sees no more than data. So what an equation takes that stands between a start and its done is tied to the token of
 the start, and the token that the done takes is tied to what these equations gave. `optimization_barrier` does not do:
 it is gone when XLA for CPUs makes its schedule.
+
+That is the token behind the start, which on CPUs comes after what the started function gave. After what the function
+takes XLA would put what stands between ahead of the function or among its parts, and copy an operand that both take.
+Where a program keeps the values itself, as for GPUs, the token is the one ahead of the start.
 """
 
 from __future__ import annotations

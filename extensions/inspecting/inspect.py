@@ -217,9 +217,10 @@ class InspectedOperation:
         name: What messages call it.
         kind: "async_callback", "collective" or "async_start".
         where: The line that starts it.
-        start: Its start in the syntax of HLO, and the line.
+        start: Its start in the syntax of HLO, with the types of the operands of the user's call, and the line.
         updates: Its updates.
-        dones: What ends it: more than one if it is done in several branches, or both in a loop and behind it.
+        dones: What ends it, with the types of the results: more than one if it is done in several branches, or both in
+            a loop and behind it.
         between: What the program does between the start and a done, one line for each equation.
         steps: The starts, updates and dones, and what stands between, which is indented, in the order of the program.
         copied: What the library itself copies, at the start and at a done: the types of what the function gave or a
@@ -435,18 +436,31 @@ def _operation(number: int, run: Run, same: list[Flight], copies: tuple[Copy, ..
 
 def _own_line(eqn: Any, name: str, number: int) -> str:
     part, ticket = eqn.opcode, f"%{number}"
-    results = [value.aval for value in eqn.outvars] if part == "done" else [ticket, *(x.aval for x in eqn.outvars[1:])]
-    operands = _types(eqn.invars) if part == "start" else ticket
-    return f"{', '.join(results)} = {name}-{part}({operands})  {eqn.source}"
+    operands = _user_types(eqn, eqn.invars) if part == "start" else ticket
+    results = ", ".join(filter(None, [ticket if part != "done" else "", _user_results(eqn)]))
+    return f"{results} = {name}-{part}({operands})  {eqn.source}"
 
 
 def _line(step: Step) -> str:
-    eqn, results = step.eqn, step.eqn.outvars
+    eqn, results = step.eqn, _types(step.eqn.outvars)
     name = eqn.params.get("primitive") or eqn.primitive.name
     if step.flights:
         first = min(step.flights, key=lambda flight: flight.start)
-        name, results = f"{first.operation.name}-{eqn.opcode}", results[eqn.opcode != "done" :]
-    return f"{name} {_types(results)}".rstrip() + f"  {eqn.source}"
+        name, results = f"{first.operation.name}-{eqn.opcode}", _user_results(eqn)
+    return f"{name} {results}".rstrip() + f"  {eqn.source}"
+
+
+def _user_results(eqn: Any) -> str:
+    """The types of what a start, an update or a done gives beside a ticket, as the user's line has them."""
+    values = eqn.outvars[eqn.opcode != "done" :]
+    return _user_types(eqn, values) if values else ""
+
+
+def _user_types(eqn: Any, values: Sequence[Any]) -> str:
+    types, lanes = eqn.params["user_types"], eqn.params["lanes"]
+    if types is None:
+        return _types(values)
+    return f"{types} in lanes {lanes}" if lanes else str(types)
 
 
 def _types(values: Iterable[Any]) -> str:

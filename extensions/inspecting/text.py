@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NoReturn
 
+import jax
 import numpy as np
 
 from effects import _jax
@@ -189,7 +190,7 @@ _PRIMITIVES: dict[str, Any] = {
 }
 _PARTS = {async_start_p: "start", async_update_p: "update", async_done_p: "done"}
 
-_OF_EACH: dict[str, Any] = {"lanes": (int,), "of_derivative": bool}
+_OF_EACH: dict[str, Any] = {"lanes": (int,), "of_derivative": bool, "user_types": object}
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "equation": {"primitive": str, "params": (object,)},
     "call": {"primitive": str, "to_apply": (Block,), "newly_manual_axes": (str,)},
@@ -214,7 +215,7 @@ _MODULE: dict[str, Any] = {"copies": ((str,),), "between": (object,)}
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("into_reference", "has_replicas", "of_derivative", "is_received", "partial"), False),
     **dict.fromkeys(("params", "lanes", "same_along", "placements", "newly_manual_axes"), ()),
-    **{"schedule": True, "receivers": None, "host_function": None},
+    **{"schedule": True, "receivers": None, "host_function": None, "user_types": None},
 }
 """An attribute with this value is left out of the text."""
 
@@ -274,7 +275,16 @@ def _own(part: str, operation: Operation, partial: bool | None) -> dict[str, Any
     """The attributes of a start, an update or a done itself."""
     function = operation.site.content.function.key if isinstance(operation, HostStartOp) else None
     found = {"partial": partial, "host_function": function, "is_received": False, **vars(operation)}
+    found["user_types"] = None if operation.of_derivative or partial is False else _user_types(operation)
     return {name: found[name] for name in _ATTRIBUTES[part]}
+
+
+def _user_types(operation: Operation) -> str | None:
+    """The types that the user's line has in each lane, where the operation has others."""
+    if (finish := operation.finish) is None:
+        return operation.user_types
+    results = dataclasses.replace(operation, lanes=()).results_of_lanes
+    return ", ".join(map(str, jax.make_jaxpr(lambda found: [*map(finish, found)])(results).out_avals))
 
 
 def _data_of(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:

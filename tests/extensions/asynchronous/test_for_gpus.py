@@ -106,6 +106,39 @@ def test_collectives_are_jaxs_own():
     assert not {"post", "keep", "take"} & {*calls(text)}
 
 
+def needed_for(text, operation):
+    """The lines on which the one line with this operation depends, itself among them."""
+    lines = {found.group(1): found.group() for found in re.finditer(r"^ *(%\w+)(?::\d+)? = .*", text, re.MULTILINE)}
+    (line,) = (line for line in lines.values() if operation in line)
+    needed, left = set(), [line]
+    while left:
+        needed.add(line := left.pop())
+        left += [lines[name] for name in re.findall(r"%\w+", line) if name in lines and lines[name] not in needed]
+    return needed
+
+
+@pytest.mark.parametrize("start", ["function", "collective"])
+def test_what_is_started_and_what_stands_between_may_run_beside_each_other(start):
+    """Neither depends on the other, and each on what is ahead of the start."""
+    mesh = jax.sharding.AbstractMesh((4,), ("i",))
+
+    def f(x):
+        x = jnp.tanh(x)
+        if start == "function":
+            future = fx.async_start(jnp.sin, x)
+        else:
+            future = fx.ppermute_start(x, "i", [(i, (i + 1) % 4) for i in range(4)])
+        y = jnp.exp(x)
+        return y + fx.async_done(future)
+
+    x = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P("i")))
+    text = lowered(jax.shard_map(f, mesh=mesh, in_specs=jax.P("i"), out_specs=jax.P("i"), check_vma=False), x)
+    started, between = "sine" if start == "function" else "collective_permute", "exponential"
+    for one, other in ((started, between), (between, started)):
+        needed = " ".join(needed_for(text, f"stablehlo.{one}"))
+        assert "stablehlo.tanh" in needed and f"stablehlo.{other}" not in needed
+
+
 @pytest.mark.parametrize("platform", ["rocm", "tpu"])
 def test_callbacks_are_refused_where_there_are_no_handlers(platform):
     """What is in flight has no place there."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -66,6 +68,26 @@ def test_derivative_of_a_ring_is_compiled_without_a_copy_of_an_array(program):
     inspection = fx.inspect(jax.grad(lambda x: jnp.sin(_on_ring(program)(x)).sum()))(X)
     assert {copy.shape for copy in inspection.copies} <= {"s32[]"}
     assert all(operation.copies is not None for operation in inspection.operations)
+
+
+def test_started_function_is_computed_ahead_of_what_stands_between():
+    """On CPUs, where XLA computes one after the other. So what stands between needs no copy of an operand of both."""
+
+    def f(x, w):
+        future = fx.async_start(lambda w: jnp.cumsum(jnp.sin(w)), w)
+        return jnp.sort(x) + fx.async_done(future)
+
+    def turn(_, x):
+        future = fx.async_start(lambda x: x @ x, x)
+        return x @ x.T + fx.async_done(future)
+
+    def steps(program, *args):
+        text = fx.jit(program).lower(*args).compile().as_text()
+        (block,) = (block for block in text.split("\n\n") if "effects_keep" in block)
+        return re.findall(r"(?<=effects_)keep|(?<=effects_)take|sort(?=\()|f32\S* copy(?=\()", block)
+
+    assert steps(f, jnp.ones(64), jnp.ones(64))[-3:] == ["keep", "sort", "take"]
+    assert steps(lambda x: jax.lax.fori_loop(0, 3, turn, x), jnp.ones((64, 64))) == ["keep", "take"]
 
 
 def test_report():
@@ -146,13 +168,50 @@ def test_callback_and_partial_result():
     assert callback.copies is not None and kept.copies is not None
 
 
-def test_what_the_library_copies():
-    """It copies what the function gave, or the device sends, at the start, and what comes back at the done."""
-    (kept,) = fx.inspect(lambda x: fx.async_done(fx.async_start(lambda x: x[:32], x)))(jnp.ones(64)).operations
-    assert kept.copied == ("float32[32]", "float32[32]")
-    (summed,) = fx.inspect(_on_ring(lambda x: fx.async_done(fx.psum_start(x, "ring"))))(X).operations
-    assert all(types.startswith("float32[4,2]") for types in summed.copied)
+def _written(operation):
+    return [line.split("  ")[0] for line in (operation.start, *operation.updates, *operation.dones)]
+
+
+def test_types_and_what_the_library_copies():
+    """A start and a done have the types of the user's line. What is copied is what the function gave, or the device
+    sends, at the start, and what comes back at the done."""
+
+    def first(x, name, function):
+        return function(x[:32])
+
+    (kept,) = fx.inspect(lambda x: fx.async_done(fx.async_start(first, x, "name", jnp.sin)))(jnp.ones(64)).operations
+    assert [step.split("-")[1] for step in _written(kept)] == ["start(float32[64])", "done(%1)"]
+    assert _written(kept)[1].startswith("float32[32] = ") and kept.copied == ("float32[32]", "float32[32]")
+
+    def positives(x):
+        future, so_far = fx.async_update(fx.psum_start(x > 0, "ring"), partial=True)
+        return so_far + fx.async_done(future)
+
+    (summed,) = fx.inspect(_on_ring(positives))(X).operations
+    assert _written(summed) == [
+        "%1 = psum-start(bool[2]{V:ring})",
+        "%1, int32[2] = psum-update(%1)",
+        "int32[2] = psum-done(%1)",
+    ]
+    assert summed.copied == ("int32[4,2]{V:ring}", "int32[4,2]")
     assert "copied by the library: {} at the start, {} at the done".format(*summed.copied) in str(summed)
+
+
+def test_types_of_a_start_without_operands():
+    (operation,) = fx.inspect(lambda: fx.async_done(fx.async_start(lambda: jnp.ones(2), name="ones")))().operations
+    assert _written(operation) == ["%1 = ones-start()", "float32[2] = ones-done(%1)"]
+
+
+def test_types_under_transformations():
+    """Under `vmap` they are those of a lane. What JAX starts for a derivative has no line of the user's."""
+
+    def first(x):
+        return fx.async_done(fx.async_start(lambda x: x[:2], x, name="first")).sum()
+
+    (operation,) = fx.inspect(jax.vmap(first))(jnp.ones((5, 4))).operations
+    assert _written(operation) == ["%1 = first-start(float32[4] in lanes (5,))", "float32[5,2] = first-done(%1)"]
+    _, backward = fx.inspect(jax.grad(first))(jnp.ones(4)).operations
+    assert _written(backward)[0].endswith("-start(float32[2])")
 
 
 def test_carried_future_has_two_starts_and_two_dones():

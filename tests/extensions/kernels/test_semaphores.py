@@ -54,6 +54,43 @@ def test_missing_wait_is_found(waits):
     assert "True" in said or waits == "pass"
 
 
+_TO_ITSELF = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+import effects as fx
+
+def kernel(x_ref, o_ref, sent, received):
+    me = jax.lax.axis_index("x")
+    target = me  # and not `1 - me`
+    fx.check(target != me, "device {} sends to itself", me)  # line 10
+    ids = {"device_id": (target,), "device_id_type": pl.DeviceIdType.MESH}
+    copy = pltpu.make_async_remote_copy(x_ref, o_ref, sent, received, **ids)
+    copy.start()
+    copy.wait()
+
+x, whole = jnp.arange(16 * 128.0).reshape(16, 128), pl.BlockSpec(memory_space=pl.ANY)
+call = pl.pallas_call(kernel, jax.ShapeDtypeStruct((8, 128), x.dtype), in_specs=[whole], out_specs=whole,
+                      scratch_shapes=[pltpu.SemaphoreType.DMA] * 2, interpret=pltpu.InterpretParams())
+mesh, P = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,)), jax.sharding.PartitionSpec
+y = fx.jit(jax.shard_map(call, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False))(x)
+try:
+    fx.effects_barrier()
+except fx.CheckError as error:
+    print(error)
+print(bool((y == x).all()), flush=True)
+"""
+
+
+def test_copy_to_itself_is_made():
+    """It is no mistake to JAX: the device has its own values. A check in the kernel says it, with its line."""
+    code = f"exec(compile({_TO_ITSELF!r}, 'ring.py', 'exec'), {{'__name__': '__main__'}})"
+    flags = "--xla_force_host_platform_device_count=2"
+    done = run_python(code, env={"EFFECTS_BOUNDS_CHECKS": "1", "XLA_FLAGS": flags})
+    assert "device 0 sends to itself (ring.py:10, in `kernel`, device 0)" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "True" and "RACE DETECTED" not in done.stdout + done.stderr
+
+
 _ON_TWO_DEVICES = """
 def f(x):
     return call(x)
