@@ -17,7 +17,7 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._jax import patches
-from effects._model.registry import Effect, Order
+from effects._model.effect import Effect, Order
 from effects.lowering.masks import call_lanes, needs_masks
 from effects.lowering.native_calls import calls_handlers
 from effects.lowering.passes import others

@@ -15,7 +15,7 @@ from effects import _jax
 from effects._config import config
 from effects._model.after import after_p
 from effects._model.device import PLATFORMS
-from effects._model.registry import Order
+from effects._model.effect import Order
 from effects._model.site import Site
 from effects._model.wire import (
     AFTER_TARGET,

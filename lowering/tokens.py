@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from effects import _jax
-from effects._model.primitive import result_avals
-from effects._model.registry import UNORDERED, Effect
+from effects._model.effect import UNORDERED, Effect, result_avals
 from effects._model.site import Site
 
 Tokens = dict[str, Any]

@@ -12,8 +12,7 @@ import numpy as np
 from effects import _jax
 from effects._config import config
 from effects._model.device import device_number
-from effects._model.primitive import effect_p
-from effects._model.registry import domain_numbers
+from effects._model.effect import domain_numbers, effect_p
 from effects._model.site import SIZE, Site
 from effects._model.wire import ALL_DEVICES, Kind
 from effects.dispatch.runtime.barrier import effects_barrier

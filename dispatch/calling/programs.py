@@ -19,7 +19,7 @@ import numpy as np
 
 from effects import _jax
 from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
-from effects._model.registry import domain_numbers
+from effects._model.effect import domain_numbers
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.passes import others

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from effects import _errors as errors
 from effects._jax import for_users, is_being_traced, patches
-from effects._model.registry import effect_names
+from effects._model.effect import effect_names
 from effects._model.wire import PLAIN_THREAD, Kind, stream_of
 from effects.dispatch.runtime.background import finish_interrupted, uninterrupted
 from effects.dispatch.runtime.runtime import runtime

@@ -6,7 +6,7 @@ import itertools
 from time import monotonic
 
 from effects import _jax
-from effects._model.registry import OF_JAX, Order
+from effects._model.effect import OF_JAX, Order
 from effects._model.wire import PLAIN_THREAD, ProgramTraits
 from effects.dispatch.runtime.background import Background
 from effects.dispatch.runtime.drain import Drain

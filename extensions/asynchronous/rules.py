@@ -18,7 +18,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.after import after
-from effects._model.primitive import effect_p
+from effects._model.effect import effect_p
 from effects._model.site import Site, stored_dtype
 from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, PLAIN_THREAD, POST_TARGET, TAKE_TARGET, Attribute, stream_of
 from effects.extensions.asynchronous.operation import Exchanged, HostAwait, HostStartOp, Operation

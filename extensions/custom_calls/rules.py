@@ -16,7 +16,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.device import PLATFORMS, platforms_with_handlers
-from effects._model.registry import Order
+from effects._model.effect import Order
 from effects._model.site import Site
 from effects._model.wire import CUSTOM_CALL_TARGET, Attribute, CustomCallTrait, call_traits
 from effects.dispatch.calling.eager import EAGER

@@ -15,7 +15,7 @@ import jax.export
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.registry import Effect, describe_effect, jax_effects, register_effect, registered_effects
+from effects._model.effect import Effect, describe_effect, jax_effects, register_effect, registered_effects
 from effects._model.site import Site, site_from
 from effects.dispatch.calling.jit import jit
 from effects.dispatch.calling.programs import RUNTIME_TOKEN
