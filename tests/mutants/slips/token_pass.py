@@ -106,7 +106,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.other_type",
-        "effects/_jax/jaxprs.py",
+        "effects/_jax/core.py",
         "keeps = keeps and _have_types_of(outs, eqn.outvars)",
         "keeps = keeps and True",
         "What follows a rule that gives another type keeps the type that it had.",
@@ -114,7 +114,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.names_around",
-        "effects/_jax/jaxprs.py",
+        "effects/_jax/core.py",
         "source = source.replace(name_stack=self._around + source.name_stack)",
         "pass",
         "Equations of a function that is evaluated in place lose the names around it.",
