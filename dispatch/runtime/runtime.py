@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import builtins
 import os
 import sys
 from collections.abc import Callable
@@ -11,13 +10,13 @@ from typing import Any, NoReturn
 
 from effects import _errors as errors
 from effects import _jax
-from effects._config import Config, config
+from effects._config import config
 from effects.dispatch.runtime.background import finish_interrupted, uninterrupted
 from effects.dispatch.runtime.drain import Drain
 from effects.dispatch.runtime.failures import Failures, LeftOut, first_of_each_line, is_one_line, shown_list
 from effects.dispatch.runtime.observers import Observers
 from effects.dispatch.runtime.output_tokens import FailurePoll
-from effects.dispatch.runtime.outputs import shown_beside_text
+from effects.dispatch.runtime.outputs import shown_beside_text, write_prints_at_once
 from effects.dispatch.runtime.streams import Streams
 from effects.dispatch.runtime.waiting import Waiting
 from effects.lowering.native_module import native
@@ -127,30 +126,6 @@ def _tell_waits(drain: Drain, outstanding: str) -> None:
 def _tell(text: str) -> None:
     if sys.stderr is not None:
         print(text, file=sys.stderr, flush=True)
-
-
-# Python's own `print` beside a drain that writes: each call writes its text at once, so that neither tears the other's
-# lines.
-#
-# Python writes each argument, each separator and the end by themselves. Between two of these another thread may run:
-# where `sys.stdout` has no buffer, where its buffer is full, and in notebooks, whose `sys.stdout` is written in Python.
-
-_pythons: Any = print
-_at_once: Any = None  # made when it is first needed
-
-
-def write_prints_at_once() -> None:
-    """From now on, as long as the setting `whole_prints` is on. Called before the drain can write anything."""
-    config.listen(_configure)
-
-
-def _configure(settings: Config) -> None:
-    global _at_once
-    if settings.whole_prints and builtins.print is _pythons:  # else somebody has put another in its place
-        _at_once = _at_once or native.print_at_once(_pythons)
-        builtins.print = _at_once
-    elif not settings.whole_prints and builtins.print is _at_once:
-        builtins.print = _pythons
 
 
 MSG_FORKED = (
