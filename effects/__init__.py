@@ -41,11 +41,11 @@ from effects._model.effect import register_effect as register_effect
 from effects._model.effect import registered_effects as registered_effects
 from effects._model.record import Record as Record
 from effects.dispatch.calling.jit import jit as jit
-from effects.dispatch.runtime.barrier import effects_barrier as effects_barrier
 from effects.dispatch.runtime.cells import follow_cells as _follow_cells
 from effects.dispatch.runtime.observe import add_handler as add_handler
 from effects.dispatch.runtime.observe import capture as capture
 from effects.dispatch.runtime.observe import remove_handler as remove_handler
+from effects.dispatch.runtime.runtime import effects_barrier as effects_barrier
 from effects.dispatch.runtime.runtime import stats as stats
 
 if _typing.TYPE_CHECKING:  # what `_LATER` imports

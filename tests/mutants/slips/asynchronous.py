@@ -27,7 +27,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.barrier_does_not_settle",
-        "dispatch/runtime/waiting.py",
+        "dispatch/runtime/runtime.py",
         "            if unpolled := self._poll(which, names, deadline):\n",
         "            if unpolled := list[str]():\n",
         "The barrier does not wait for handlers that come after the end that their program has published.",
@@ -148,7 +148,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.barrier_waits_for_what_is_never_done",
-        "dispatch/runtime/waiting.py",
+        "dispatch/runtime/runtime.py",
         "            if stream.held_for == PLAIN_THREAD and stream not in own:\n",
         "            if False:\n",
         "A barrier waits for what an asynchronous callback has shown that is never done.",
