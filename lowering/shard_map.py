@@ -25,8 +25,8 @@ from effects._config import config
 from effects._model.after import after
 from effects._model.callback import HostCall
 from effects._model.wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
+from effects.lowering.holders import others
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.passes import others
 from effects.lowering.regions import InRegion, ends_program, in_region, inside, static_effect_counts
 from effects.lowering.summary import begins_with_record, effects_of, ends_with_record, summarize
 from effects.lowering.tokens import (

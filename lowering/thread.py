@@ -17,8 +17,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after
 from effects._model.effect import Effect, registered_effects
-from effects.lowering.holders import Extra, find_holder
-from effects.lowering.passes import others
+from effects.lowering.holders import Extra, find_holder, others
 from effects.lowering.regions import InRegion, communicates, in_region, inside, joins_error_vote
 from effects.lowering.summary import effects_of, is_collective, is_ordered_record, summarize
 from effects.lowering.tokens import (

@@ -29,8 +29,8 @@ from effects.dispatch.runtime.output_tokens import failure_in, failures_of
 from effects.dispatch.runtime.parts import log_capacity_needed
 from effects.dispatch.runtime.runtime import effects_barrier, runtime
 from effects.dispatch.runtime.streams import Stream, several_devices
+from effects.lowering.holders import others
 from effects.lowering.native_module import native
-from effects.lowering.passes import others
 from effects.lowering.tokens import TOKEN_NAME
 
 P = ParamSpec("P")

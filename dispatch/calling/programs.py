@@ -22,7 +22,7 @@ from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
 from effects._model.effect import domain_numbers
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.runtime.runtime import runtime
-from effects.lowering.passes import others
+from effects.lowering.holders import others
 from effects.lowering.summary import Summary, summarize
 from effects.lowering.thread import checked_jaxpr, last_record_closes, thread_tokens
 from effects.lowering.tokens import (

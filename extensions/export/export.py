@@ -19,7 +19,7 @@ from effects._model.site import Site, nodes_unknown_elsewhere
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.programs import RUNTIME_TOKEN, jit_with_all_tokens, trace
 from effects.extensions.export.exported import Exported, errors_count_users_arguments
-from effects.lowering.passes import others
+from effects.lowering.holders import others
 from effects.lowering.summary import summarize
 from effects.lowering.tokens import token_keys
 

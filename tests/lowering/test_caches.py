@@ -212,7 +212,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "lowering.derivatives.silent_jaxpr": _while_loop_linearized,
     "extensions.jax_callbacks.taking_over._given_back": _jaxs_own_given_back,
     "extensions.jax_callbacks.taking_over._taken_over": _jaxs_own_traced_before,
-    "lowering.passes._rewritten": _in_vmap,
+    "lowering.holders._rewritten": _in_vmap,
     "lowering.summary._summarize": _asynchronous,
     "lowering.thread.threaded_jaxpr": _in_branches_of_a_region,
     "extensions.inspecting.without_records._with_silent_records": _compared,
