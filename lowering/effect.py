@@ -12,7 +12,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.print import print_grad_p
 from effects._model.callback import HostCall
-from effects._model.effect import effect_p
+from effects._model.effect import effect_p, token_key
 from effects._model.site import Site, size_operands
 from effects._model.wire import TOKEN_LENGTH
 from effects.lowering import host_path as _callbacks
@@ -30,7 +30,6 @@ from effects.lowering.tokens import (
     record_p,
     records_p,
     register_token_rule,
-    token_key,
 )
 
 

@@ -24,20 +24,13 @@ from effects import _jax
 from effects._config import config
 from effects._model.after import after
 from effects._model.callback import HostCall
+from effects._model.effect import ON_DEVICE, is_numbered
 from effects._model.wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
 from effects.lowering.holders import others
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.regions import InRegion, ends_program, in_region, inside, static_effect_counts
 from effects.lowering.summary import begins_with_record, effects_of, ends_with_record, summarize
-from effects.lowering.tokens import (
-    ON_DEVICE,
-    BoundaryMarkers,
-    TokenContext,
-    Tokens,
-    close_p,
-    is_numbered,
-    register_token_rule,
-)
+from effects.lowering.tokens import BoundaryMarkers, TokenContext, Tokens, close_p, register_token_rule
 
 MSG_REGION_WITHOUT_NATIVE = (
     "Effects in a `jax.shard_map` were lowered without the native module. Each device has effects of its own there, "

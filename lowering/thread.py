@@ -16,20 +16,11 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after
-from effects._model.effect import Effect, registered_effects
+from effects._model.effect import UNORDERED, Effect, registered_effects, token_keys
 from effects.lowering.holders import Extra, find_holder, others
 from effects.lowering.regions import InRegion, communicates, in_region, inside, joins_error_vote
 from effects.lowering.summary import effects_of, is_collective, is_ordered_record, summarize
-from effects.lowering.tokens import (
-    NO_MARKERS,
-    UNORDERED,
-    BoundaryMarkers,
-    TokenContext,
-    TokenRule,
-    Tokens,
-    registered_rule,
-    token_keys,
-)
+from effects.lowering.tokens import NO_MARKERS, BoundaryMarkers, TokenContext, TokenRule, Tokens, registered_rule
 
 MSG_MISSING_RULE = (
     "Effect {effects} reached the primitive `{primitive}` at {where}, which has no token rule. Effects need one "

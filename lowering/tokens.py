@@ -6,32 +6,14 @@ any. Most primitives need no rule, since their holder says enough (see `holders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from effects import _jax
-from effects._model.effect import UNORDERED, Effect, result_avals
+from effects._model.effect import Effect, result_avals
 from effects._model.site import Site
 
 Tokens = dict[str, Any]
-
-ON_DEVICE: set[str] = set()
-"""Order domains of which nothing is restored on the host, which hears nothing of them: their order is the device's."""
-
-
-def token_key(effect: Effect) -> str:
-    """Under which key the token of this effect is."""
-    return effect.domain if effect.ordered else UNORDERED
-
-
-def is_numbered(key: str) -> bool:
-    """Whether effects whose token is under this key take numbers."""
-    return key != UNORDERED and key not in ON_DEVICE
-
-
-def token_keys(effects: Iterable[Effect]) -> tuple[str, ...]:
-    """The keys that a jaxpr or an equation with these effects needs, in the order in which its tokens are passed."""
-    return tuple(sorted({token_key(effect) for effect in effects}))
 
 
 class TokenContext(NamedTuple):

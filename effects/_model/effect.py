@@ -295,6 +295,27 @@ OF_JAX = frozenset({JAX_DEBUG.name, JAX_IO.name})
 """What JAX's own callbacks are inside `fx.jit`, by name."""
 
 
+# Under which keys the tokens of a program are: its order domains, and one for all that have no order.
+
+ON_DEVICE: set[str] = set()
+"""Order domains of which nothing is restored on the host, which hears nothing of them: their order is the device's."""
+
+
+def token_key(effect: Effect) -> str:
+    """Under which key the token of this effect is."""
+    return effect.domain if effect.ordered else UNORDERED
+
+
+def is_numbered(key: str) -> bool:
+    """Whether effects whose token is under this key take numbers."""
+    return key != UNORDERED and key not in ON_DEVICE
+
+
+def token_keys(effects: Iterable[Effect]) -> tuple[str, ...]:
+    """The keys that a jaxpr or an equation with these effects needs, in the order in which its tokens are passed."""
+    return tuple(sorted({token_key(effect) for effect in effects}))
+
+
 # The primitive of host effects, and what transformations make of it.
 
 MSG_NOT_DIFFERENTIABLE = (

@@ -18,7 +18,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.after import after
-from effects._model.effect import effect_p
+from effects._model.effect import ON_DEVICE, effect_p, token_key
 from effects._model.site import Site, stored_dtype
 from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, PLAIN_THREAD, POST_TARGET, TAKE_TARGET, Attribute, stream_of
 from effects.extensions.asynchronous.operation import Exchanged, HostAwait, HostStartOp, Operation
@@ -32,7 +32,7 @@ from effects.lowering.native_calls import advances_token, calls_handlers, emit_c
 from effects.lowering.regions import SINGLE
 from effects.lowering.summary import declare_sites
 from effects.lowering.thread import Passes, register_passes
-from effects.lowering.tokens import ON_DEVICE, TokenContext, Tokens, register_token_rule, token_key
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
 MSG_ASYNC_PLATFORM = (
     "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "

@@ -16,7 +16,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.device import PLATFORMS, platforms_with_handlers
-from effects._model.effect import Order
+from effects._model.effect import Order, token_key
 from effects._model.site import Site
 from effects._model.wire import CUSTOM_CALL_TARGET, Attribute, CustomCallTrait, call_traits
 from effects.dispatch.calling.eager import EAGER
@@ -35,7 +35,7 @@ from effects.lowering.native_calls import (
     register_site,
 )
 from effects.lowering.summary import declare_noted
-from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
 threaded_call_p: _jax.Primitive = _jax.Primitive("threaded_custom_call")
 threaded_call_p.multiple_results = True
