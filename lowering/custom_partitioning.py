@@ -23,8 +23,7 @@ from effects.lowering.masks import call_lanes, needs_masks
 from effects.lowering.native_calls import calls_handlers
 from effects.lowering.shard_map import region_of
 from effects.lowering.summary import summarize
-from effects.lowering.thread import checked_jaxpr
-from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
+from effects.lowering.tokens import TokenContext, Tokens, checked_jaxpr, register_token_rule
 
 MSG_WITHOUT_TOKENS = (
     "Effect {effects} is in the `custom_partitioning` function `{function}`, or in what its partition rule returned, "

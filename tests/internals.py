@@ -53,7 +53,7 @@ from effects.extensions.progress.bars import line_of as line_of
 from effects.lowering.native_module import native as native
 from effects.lowering.sites import KnownSites as KnownSites
 from effects.lowering.sites import known_sites as known_sites
-from effects.lowering.thread import find_rule as find_rule
+from effects.lowering.tokens import find_rule as find_rule
 
 _cli, handler_of_lists, wire = cli, list_handler, _wire
 jax_callbacks, _columns, _pieces = taking_over, columns, files

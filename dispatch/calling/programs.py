@@ -24,8 +24,17 @@ from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.holders import others
 from effects.lowering.summary import Summary, summarize
-from effects.lowering.thread import checked_jaxpr, last_record_closes, thread_tokens
-from effects.lowering.tokens import TOKEN_NAME, BoundaryMarkers, close_p, gate_p, record_p, records_p
+from effects.lowering.tokens import (
+    TOKEN_NAME,
+    BoundaryMarkers,
+    checked_jaxpr,
+    close_p,
+    gate_p,
+    last_record_closes,
+    record_p,
+    records_p,
+    thread_tokens,
+)
 
 # `jax.jit` with a runtime token ahead of the arguments and output tokens behind the results.
 

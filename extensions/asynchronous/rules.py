@@ -31,8 +31,7 @@ from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.native_calls import advances_token, calls_handlers, emit_call, register_site, site_attributes
 from effects.lowering.regions import SINGLE
 from effects.lowering.summary import declare_sites
-from effects.lowering.thread import Passes, register_passes
-from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
+from effects.lowering.tokens import Passes, TokenContext, Tokens, register_passes, register_token_rule
 
 MSG_ASYNC_PLATFORM = (
     "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "

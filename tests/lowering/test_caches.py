@@ -214,7 +214,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "extensions.jax_callbacks.taking_over._taken_over": _jaxs_own_traced_before,
     "lowering.holders._rewritten": _in_vmap,
     "lowering.summary._summarize": _asynchronous,
-    "lowering.thread.threaded_jaxpr": _in_branches_of_a_region,
+    "lowering.tokens.threaded_jaxpr": _in_branches_of_a_region,
     "extensions.inspecting.without_records._with_silent_records": _compared,
     "extensions.inspecting.without_records._without_records": _compared,
     "extensions.watching.asked.has_any": _watched_and_searched,

@@ -231,7 +231,7 @@ def test_equations_keep_their_source_and_names():
             return _show("x", jnp.sin(x))
 
     text = fx.jit(program).lower(1.0).as_text(debug_info=True)
-    assert "mine/sin" in text and "test_thread.py" in text
+    assert "mine/sin" in text and "test_tokens.py" in text
 
 
 def test_domains_of_one_program_are_apart(lines):
