@@ -29,9 +29,16 @@ from effects._model.wire import (
     Attribute,
     RecordTrait,
 )
-from effects.lowering.native_calls import refuse_missing_platform, refused_per_shard, register_site
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
-from effects.lowering.sites import known_sites, publish_end, publish_in_program, publish_plain
+from effects.lowering.sites import (
+    known_sites,
+    publish_end,
+    publish_in_program,
+    publish_plain,
+    refuse_missing_platform,
+    refused_per_shard,
+    register_site,
+)
 from effects.lowering.tokens import BoundaryMarkers, close_p, gate_p, skip_p
 
 MSG_WITHOUT_ORDER = (

@@ -44,7 +44,7 @@ from effects._model.wire import (
 )
 from effects.lowering.shard_map import enter_p, leave_p
 from effects.lowering.shards import call_shards, call_whole
-from effects.lowering.sites import known_sites
+from effects.lowering.sites import refused_per_shard, register_site
 from effects.lowering.tokens import NO_MARKERS, BoundaryMarkers, close_p, gate_p, skip_p
 
 # Whether a program calls handlers of the native module, and who counts its effects.
@@ -114,7 +114,7 @@ def take_steps(ctx: Any, token: Any, steps: Sequence[TokenStep], aval: Any, repl
     return token
 
 
-# What lowerings on every platform do.
+# Programs that JAX dispatches.
 
 MSG_PLAIN_SHARDED = (
     "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. JAX keeps the order "
@@ -122,52 +122,11 @@ MSG_PLAIN_SHARDED = (
     "`jax.jit`, or around `jax.pmap`; where jit is disabled, or JAX looks for a NaN, do without."
 )
 
-MSG_NO_DEVICE = (
-    "Effect `{effect}` at {where} is in a program that is lowered for {platform}, and this process has no such "
-    "device. Effects are published from there by callbacks of JAX's, which it makes only for devices of this process. "
-    "Lower the program where there is one, or export it with `fx.export(f, platforms=[{platform!r}])`."
-)
-
-MSG_ON_HOST = (
-    "Effect `{effect}` at {where} is in a part of a program for {platforms} that `compute_on('device_host')` leaves to "
-    "the host. XLA finds no handlers there, and would end the process. Move the effect out of that part: what goes in "
-    "and what comes out can be shown around it."
-)
-
-MSG_PER_SHARD_HERE = (
-    "Effect `{effect}` at {where} has `{option}=True` {place}. How arrays are sharded is not known there. Leave out "
-    "`{option}=True`, or {remedy}."
-)
-
-
-def register_site(ctx: Any, site: Site) -> object:
-    """Makes the site known for as long as the program is kept, or what is returned, which a callback that brings its
-    records must keep: a program may run when it is kept no more. Refuses a site where XLA has no handlers."""
-    if platforms := " and ".join(_jax.left_to_host_by(ctx)):
-        raise _jax.Refused(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
-    claim = known_sites.register(site.portable)
-    # JAX exports no program that keeps an object. Whoever calls what was exported has the claim: `fx.Exported`.
-    if not (site.content.is_portable and _jax.is_for_export(ctx)):
-        _jax.keep_with_program(ctx, claim)
-    return claim
-
 
 def refuse_several_devices(ctx: Any, site: Site) -> None:
     """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
     if has_no_order(ctx, site):
         raise _jax.Refused(MSG_PLAIN_SHARDED.format(effect=site.effect, where=site.where))
-
-
-def refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
-    option = "per_shard" if site.origin is None else "partitioned"
-    shown = {"effect": site.effect, "where": site.where, "option": option, "place": place, "remedy": remedy}
-    return NotImplementedError(MSG_PER_SHARD_HERE.format(**shown))
-
-
-def refuse_missing_platform(ctx: Any, site: Site) -> None:
-    """Where a record is published by a callback of JAX's."""
-    if (platform := _jax.missing_platform(ctx)) is not None:
-        raise _jax.Refused(MSG_NO_DEVICE.format(effect=site.effect, where=site.where, platform=platform))
 
 
 def has_no_order(ctx: Any, site: Site) -> bool:

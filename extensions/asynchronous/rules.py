@@ -28,8 +28,9 @@ from effects.extensions.asynchronous.tickets import check_tickets
 from effects.extensions.asynchronous.ties import ScheduleTies, with_local_operations
 from effects.lowering.effect import bind_record
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.native_calls import advances_token, calls_handlers, emit_call, register_site, site_attributes
+from effects.lowering.native_calls import advances_token, calls_handlers, emit_call, site_attributes
 from effects.lowering.regions import SINGLE
+from effects.lowering.sites import register_site
 from effects.lowering.summary import declare_sites
 from effects.lowering.tokens import Passes, TokenContext, Tokens, register_passes, register_token_rule
 

@@ -26,14 +26,8 @@ from effects.extensions.custom_calls.message import message_of
 from effects.extensions.custom_calls.primitive import by_lane, custom_call_p
 from effects.extensions.custom_calls.targets import platforms_of, unknown_target
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.native_calls import (
-    calls_handlers,
-    emit_call,
-    of_processes,
-    own_devices,
-    refuse_several_devices,
-    register_site,
-)
+from effects.lowering.native_calls import calls_handlers, emit_call, of_processes, own_devices, refuse_several_devices
+from effects.lowering.sites import register_site
 from effects.lowering.summary import declare_noted
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
