@@ -6,21 +6,18 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
 from effects import _errors as errors
 from effects import _jax
 from effects._api.print import print_grad_p
 from effects._model.callback import HostCall
 from effects._model.effect import effect_p, token_key
 from effects._model.site import Site, size_operands
-from effects._model.wire import TOKEN_LENGTH
 from effects.lowering import host_path as _callbacks
 from effects.lowering import native_calls as _native
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.native_calls import calls_handlers, has_no_order, have_handlers
 from effects.lowering.regions import OUTSIDE, in_region
-from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, check_mesh_p, lower_check_mesh, merge_replicas_p
+from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE
 from effects.lowering.shards import checking_sharding
 from effects.lowering.tokens import (
     BoundaryMarkers,
@@ -136,15 +133,8 @@ def _lower(primitive: _jax.Primitive) -> Any:
     return lambda ctx, *args, **params: _module(ctx).LOWERINGS[primitive](ctx, *args, **params)
 
 
-def _rejoin(*tokens: Any) -> list[Any]:
-    own, around = tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
-    return [jnp.concatenate([a, b[TOKEN_LENGTH:]]) for a, b in zip(own, around, strict=True)]
-
-
 _jax.mlir.register_lowering(record_p, _lower_record, cacheable=False)  # as a program keeps its sites
 _jax.mlir.register_lowering(records_p, _lower_records, cacheable=False)
 _jax.mlir.register_lowering(effect_p, _lower_effect, cacheable=False)
 for _primitive in _native.LOWERINGS:
     _jax.mlir.register_lowering(_primitive, _lower(_primitive), cacheable=_primitive is not close_p)
-_jax.mlir.register_lowering(check_mesh_p, lower_check_mesh)
-_jax.mlir.register_lowering(merge_replicas_p, _jax.mlir.lower_fun(_rejoin))

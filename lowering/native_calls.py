@@ -114,21 +114,6 @@ def take_steps(ctx: Any, token: Any, steps: Sequence[TokenStep], aval: Any, repl
     return token
 
 
-# Programs that JAX dispatches.
-
-MSG_PLAIN_SHARDED = (
-    "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. JAX keeps the order "
-    "of effects on one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of "
-    "`jax.jit`, or around `jax.pmap`; where jit is disabled, or JAX looks for a NaN, do without."
-)
-
-
-def refuse_several_devices(ctx: Any, site: Site) -> None:
-    """In a program that JAX dispatches. Without an order, each device of a per-device region may have its own."""
-    if has_no_order(ctx, site):
-        raise _jax.Refused(MSG_PLAIN_SHARDED.format(effect=site.effect, where=site.where))
-
-
 def has_no_order(ctx: Any, site: Site) -> bool:
     """Whether neither JAX nor XLA's partitioner gives an effect a place, in a program that JAX dispatches."""
     return bool(_jax.automatic_devices(ctx)) or (site.effect.ordered and _jax.is_for_several_devices(ctx))
