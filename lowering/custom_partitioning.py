@@ -18,9 +18,9 @@ from effects import _errors as errors
 from effects import _jax
 from effects._jax import patches
 from effects._model.effect import Effect, Order, is_numbered
+from effects.lowering.effect import calls_handlers
 from effects.lowering.holders import others
 from effects.lowering.masks import call_lanes, needs_masks
-from effects.lowering.native_calls import calls_handlers
 from effects.lowering.shard_map import region_of
 from effects.lowering.summary import summarize
 from effects.lowering.tokens import TokenContext, Tokens, checked_jaxpr, register_token_rule

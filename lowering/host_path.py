@@ -13,7 +13,7 @@ from jax.experimental import io_callback
 from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after_p
-from effects._model.effect import Order
+from effects._model.effect import Order, effect_p
 from effects._model.filter import LOGGER
 from effects._model.site import Site, Where
 from effects._model.wire import (
@@ -39,7 +39,7 @@ from effects.lowering.sites import (
     refused_per_shard,
     register_site,
 )
-from effects.lowering.tokens import BoundaryMarkers, close_p, gate_p, skip_p
+from effects.lowering.tokens import BoundaryMarkers, close_p, gate_p, record_p, skip_p
 
 MSG_WITHOUT_ORDER = (
     "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. There JAX keeps no "
@@ -159,6 +159,8 @@ _said: list[Where] = []
 
 
 LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
+    record_p: record_lowering,
+    effect_p: effect_lowering,
     close_p: close_lowering,
     gate_p: lambda ctx, token, domain: [token],  # a GPU runs programs in the order in which it gets them
     enter_p: enter_lowering,

@@ -26,9 +26,8 @@ from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
 from effects.extensions.asynchronous.tickets import check_tickets
 from effects.extensions.asynchronous.ties import ScheduleTies, with_local_operations
-from effects.lowering.effect import bind_record
+from effects.lowering.effect import advances_token, bind_record, calls_handlers, emit_call, site_attributes
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.native_calls import advances_token, calls_handlers, emit_call, site_attributes
 from effects.lowering.regions import SINGLE
 from effects.lowering.sites import register_site
 from effects.lowering.summary import declare_sites

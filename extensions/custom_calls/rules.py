@@ -25,8 +25,8 @@ from effects.extensions.custom_calls.api import Attributes
 from effects.extensions.custom_calls.message import message_of
 from effects.extensions.custom_calls.primitive import by_lane, custom_call_p
 from effects.extensions.custom_calls.targets import platforms_of, unknown_target
+from effects.lowering.effect import calls_handlers, emit_call, has_no_order, of_processes, own_devices
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.native_calls import calls_handlers, emit_call, has_no_order, of_processes, own_devices
 from effects.lowering.sites import register_site
 from effects.lowering.summary import declare_noted
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule

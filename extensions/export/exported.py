@@ -21,8 +21,8 @@ from effects.dispatch.calling.jit import jit
 from effects.dispatch.calling.programs import RUNTIME_TOKEN
 from effects.dispatch.runtime.runtime import runtime
 from effects.extensions.export.saved import pack, unpack
+from effects.lowering.effect import calls_handlers
 from effects.lowering.host_path import replace_handlers
-from effects.lowering.native_calls import calls_handlers
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
 MSG_EXPORT_VJP = (

@@ -162,7 +162,7 @@ STABLEHLO = {  # name -> what carries the token, as text
 
 
 def _closes(text):
-    """Whether each record of a program says that it is the last; see the traits in `lowering/native_calls.py`."""
+    """Whether each record of a program says that it is the last; see the traits in `lowering/effect.py`."""
     return [bool(int(traits) & 2) for traits in re.findall(r"traits = (\d+)", text)]
 
 

@@ -51,7 +51,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.any_array_is_a_token",
-        "lowering/native_calls.py",
+        "lowering/effect.py",
         "        if x.dtype == np.uint32 and x.shape in ((TOKEN_LENGTH,), (REPLICA_TOKEN_LENGTH,)):\n",
         "        if True:\n",
         "In a region over one axis of two, what stands between start and done is taken for a token.",

@@ -10,7 +10,7 @@ COLLECTIVES = "tests/lowering/regions/test_collectives.py"
 SLIPS = (
     Slip(
         "token_pass.call_number",
-        "lowering/native_calls.py",
+        "lowering/effect.py",
         "traits = call_traits(has, devices, call)",
         "traits = call_traits(has, devices, 0)",
         "Over several devices XLA makes one of two equal unordered records.",
