@@ -2,5 +2,5 @@
 
 from effects.dispatch.calling import eager as eager
 from effects.dispatch.calling.jit import jit as jit
-from effects.dispatch.runtime.barrier import effects_barrier as effects_barrier
+from effects.dispatch.runtime.runtime import effects_barrier as effects_barrier
 from effects.dispatch.runtime.runtime import stats as stats

@@ -36,16 +36,16 @@ from effects._errors import NotDifferentiable as NotDifferentiable
 from effects._jax import patches as _patches
 from effects._jax.patches import patches as patches
 from effects._model.callback import register_callback as register_callback
+from effects._model.effect import Effect as Effect
+from effects._model.effect import register_effect as register_effect
+from effects._model.effect import registered_effects as registered_effects
 from effects._model.record import Record as Record
-from effects._model.registry import Effect as Effect
-from effects._model.registry import register_effect as register_effect
-from effects._model.registry import registered_effects as registered_effects
 from effects.dispatch.calling.jit import jit as jit
-from effects.dispatch.runtime.barrier import effects_barrier as effects_barrier
 from effects.dispatch.runtime.cells import follow_cells as _follow_cells
 from effects.dispatch.runtime.observe import add_handler as add_handler
 from effects.dispatch.runtime.observe import capture as capture
 from effects.dispatch.runtime.observe import remove_handler as remove_handler
+from effects.dispatch.runtime.runtime import effects_barrier as effects_barrier
 from effects.dispatch.runtime.runtime import stats as stats
 
 if _typing.TYPE_CHECKING:  # what `_LATER` imports

@@ -3,9 +3,9 @@
 from effects._errors import MissingTokenRule as MissingTokenRule
 from effects._errors import NotDifferentiable as NotDifferentiable
 from effects._jax.patches import patches as patches
-from effects._model.registry import Effect as Effect
-from effects._model.registry import register_effect as register_effect
-from effects._model.registry import registered_effects as registered_effects
+from effects._model.effect import Effect as Effect
+from effects._model.effect import register_effect as register_effect
+from effects._model.effect import registered_effects as registered_effects
 from effects.lowering import Extra as Extra
 from effects.lowering import Holder as Holder
 from effects.lowering import MaskContext as MaskContext

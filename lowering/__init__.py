@@ -19,7 +19,7 @@ from effects.lowering.holders import holds as holds
 from effects.lowering.masks import MaskContext as MaskContext
 from effects.lowering.masks import MaskRule as MaskRule
 from effects.lowering.masks import register_mask_rule as register_mask_rule
-from effects.lowering.thread import thread_tokens as thread_tokens
 from effects.lowering.tokens import TokenContext as TokenContext
 from effects.lowering.tokens import TokenRule as TokenRule
 from effects.lowering.tokens import register_token_rule as register_token_rule
+from effects.lowering.tokens import thread_tokens as thread_tokens

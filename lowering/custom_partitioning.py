@@ -17,14 +17,13 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._jax import patches
-from effects._model.registry import Effect, Order
+from effects._model.effect import Effect, Order, is_numbered
+from effects.lowering.effect import calls_handlers
+from effects.lowering.holders import others
 from effects.lowering.masks import call_lanes, needs_masks
-from effects.lowering.native_calls import calls_handlers
-from effects.lowering.passes import others
 from effects.lowering.shard_map import region_of
 from effects.lowering.summary import summarize
-from effects.lowering.thread import checked_jaxpr
-from effects.lowering.tokens import TokenContext, Tokens, is_numbered, register_token_rule
+from effects.lowering.tokens import TokenContext, Tokens, checked_jaxpr, register_token_rule
 
 MSG_WITHOUT_TOKENS = (
     "Effect {effects} is in the `custom_partitioning` function `{function}`, or in what its partition rule returned, "

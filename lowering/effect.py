@@ -1,36 +1,70 @@
-"""The effects themselves: each becomes a record, and where only some lanes are there it has a mask."""
+"""The effects themselves: each becomes a record, and a record becomes a call of a handler of the native module.
+
+Handlers publish records from the device. Where there are none JAX's Python callbacks do, from the host: `host_path.py`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
 from effects._api.print import print_grad_p
+from effects._config import config
+from effects._model.after import after_p
 from effects._model.callback import HostCall
-from effects._model.primitive import effect_p
+from effects._model.device import PLATFORMS
+from effects._model.effect import Order, effect_p, token_key
 from effects._model.site import Site, size_operands
-from effects._model.wire import TOKEN_LENGTH
-from effects.lowering import host_path as _callbacks
-from effects.lowering import native_calls as _native
+from effects._model.wire import (
+    AFTER_TARGET,
+    CALL_TARGET,
+    CLOSE_TARGET,
+    COUNT_STEP,
+    ENTER_STEP,
+    ENTER_TARGET,
+    GATE_TARGET,
+    INDEX,
+    LEAVE_STEP,
+    LEAVE_TARGET,
+    PLAIN_CALL_TARGET,
+    PLAIN_TARGET,
+    RECORD_TARGET,
+    REPLICA_TOKEN_LENGTH,
+    SKIP_TARGET,
+    STREAM,
+    TOKEN_LENGTH,
+    Attribute,
+    RecordTrait,
+    TokenStep,
+    advance,
+    call_traits,
+    step_numbers,
+)
+from effects.lowering import host_path
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.native_calls import calls_handlers, has_no_order, have_handlers
 from effects.lowering.regions import OUTSIDE, in_region
-from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, check_mesh_p, lower_check_mesh, merge_replicas_p
-from effects.lowering.shards import checking_sharding
+from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
+from effects.lowering.shards import call_shards, call_whole, checking_sharding
+from effects.lowering.sites import refused_per_shard, register_site
 from effects.lowering.tokens import (
+    NO_MARKERS,
     BoundaryMarkers,
     TokenContext,
     Tokens,
     close_p,
+    gate_p,
     record_p,
     records_p,
     register_token_rule,
-    token_key,
+    skip_p,
 )
 
 
@@ -83,14 +117,397 @@ def _mask_site(ctx: MaskContext, active: Any, *operands: Any, site: Site) -> Seq
     return ctx.primitive.bind(mask & active, *others, site=site)
 
 
+# Whether a program calls handlers of the native module, and who counts its effects.
+#
+# A CPU's handlers read tokens where they lie and write the next ones. On a GPU they see copies, later, and write
+# nothing: there, and in programs for several platforms of which one is such, the call gives the token back as it came,
+# and the program makes of it what the handler would. Of records that follow each other each call says how many are
+# ahead of it, and what is added behind each of them but the last is used by none.
+
+
+def calls_handlers(ctx: Any) -> bool:
+    """Whether what is lowered calls handlers: those of all its platforms, with the setting `native`."""
+    return config.native and have_handlers(ctx)
+
+
+def have_handlers(ctx: Any) -> bool:
+    """Whether there are handlers on all platforms that this is lowered for.
+
+    Those of a GPU need a driver. In a process without such a GPU it is another process that will run the program.
+    """
+    for platform in _jax.platforms_here(ctx):
+        row = PLATFORMS.get(platform)
+        if row is None or row.records != "native":
+            return False
+        if row.is_usable is None or _jax.is_for_export(ctx) or _jax.missing_platform(ctx) is not None:
+            continue
+        if not row.is_usable():
+            return False
+    return True
+
+
+def advances_token(ctx: Any) -> bool:
+    """Whether the program counts by itself."""
+    rows = (PLATFORMS.get(platform) for platform in _jax.platforms_of(ctx))
+    return any(row is not None and row.records == "native" and not row.tokens_on_host for row in rows)
+
+
+def steps_of_record(ordered: bool, edges: BoundaryMarkers, ahead: int = 0) -> list[TokenStep]:
+    """What a record makes of its token, or the last one of a region of the token around."""
+    if edges.leaves or edges.enters:
+        inside = [LEAVE_STEP] if edges.leaves else [ENTER_STEP, *[COUNT_STEP] * ordered]
+        return [*[advance(ahead)] * (ahead > 0 and edges.enters), *inside]
+    return [advance(ahead + ordered)] if ahead or ordered else []
+
+
+def take_ahead(token: Any, length: int) -> tuple[Any, int]:
+    """A token without the effects that the program has added to it, and their number."""
+    ahead, each = 0, np.array(step_numbers(COUNT_STEP, length)[1], np.uint32)
+    while True:
+        before, added = _jax.added_to(token)
+        if added is None or not np.array_equal(added, each * added[INDEX]):
+            return token, ahead
+        token, ahead = before, ahead + int(added[INDEX])
+
+
+def place_of_token(edges: BoundaryMarkers) -> int:
+    """Which operand of a record's call the token is that it gives back."""
+    return int(edges.leaves and not edges.enters)
+
+
+def take_steps(ctx: Any, token: Any, steps: Sequence[TokenStep], aval: Any, replicated: bool) -> Any:
+    """The token after these steps. `replicated`: as for the call that gave it back."""
+    for step in steps:
+        token = _jax.mask_and_add(token, *step_numbers(step, aval.shape[0]))
+        if replicated:
+            _jax.mark_replicated(ctx.replace(avals_out=[aval]), _jax.owner_of(token))
+    return token
+
+
+# The calls of handlers.
+
+MSG_REGION_OF_PROCESSES = (
+    "Effects in a `jax.shard_map` over an abstract mesh were lowered where there are several processes. A process "
+    "waits for the effects of its own devices, and an abstract mesh does not say which these are. Give `jax.shard_map` "
+    "a mesh with devices, or call the program inside `jax.set_mesh(mesh)`."
+)
+
+
+def site_attributes(
+    site: Site,
+    devices: int = 0,
+    replicated: bool = False,
+    call: int = 0,
+    edges: BoundaryMarkers = NO_MARKERS,
+    shards: bool = False,
+    counted: bool = False,
+) -> dict[str, Any]:
+    """What a handler must know of a site, as attributes of its call."""
+    has = {
+        RecordTrait.ORDERED: site.effect.ordered,
+        RecordTrait.CALLBACK: site.content.delivered_individually,
+        RecordTrait.REPLICATED: replicated,
+        RecordTrait.HAS_SHARDS: shards,
+        RecordTrait.HAS_MASK: site.mask is not None and site.results is None and not (shards or site.symbols),
+        RecordTrait.CLOSES: edges.closes,
+        RecordTrait.ENTERS: edges.enters,
+        RecordTrait.LEAVES: edges.leaves,
+        RecordTrait.MAY_DIVERGE: edges.may_diverge,
+        RecordTrait.COUNTED: counted,
+    }
+    traits = call_traits(has, devices, call)
+    site = site.portable
+    return {Attribute.SITE: site.id, Attribute.TRAITS: traits, Attribute.DESCRIPTION: site.description}
+
+
+def emit_call(
+    ctx: Any,
+    target: str,
+    args: Sequence[Any],
+    attributes: Any,
+    *,
+    replicated: bool,
+    has_side_effect: bool = True,
+    **options: Any,
+) -> Sequence[Any]:
+    """Calls a handler of XLA's FFI. `replicated`: XLA decides which devices run it, and all of them are to."""
+    # XLA's partitioner wants to know what to do with a side effect, and refuses to replicate one. In its regions the
+    # flag stays off: the token, which the program returns, keeps the call alive and in its place.
+    has_side_effect = has_side_effect and not replicated
+    outs = _jax.call_handler(ctx, target, args, attributes, has_side_effect=has_side_effect, **options)
+    if replicated:
+        _jax.mark_replicated(ctx, _jax.owner_of(outs))
+    return outs
+
+
+def record_lowering(
+    ctx: Any, token: Any, *operands: Any, site: Site, call: int, edges: BoundaryMarkers, region: Any
+) -> Any:
+    devices, replicas = _jax.automatic_devices(ctx), _jax.replicas_per_group(ctx)
+    if site.per_shard and devices:
+        return shards_lowering(ctx, token, operands, site, devices, call, edges)
+    if site.per_shard and replicas and site.origin is not None:
+        site = dataclasses.replace(site, per_shard=False)  # as in JAX, which gathers there
+    if site.per_shard and replicas:
+        raise refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
+    site = of_processes(ctx, site, devices)
+    register_site(ctx, site)
+    target = RECORD_TARGET if site.results is None else CALL_TARGET
+    own, counted = own_devices(ctx, devices or replicas or edges.devices), advances_token(ctx)
+    attributes = site_attributes(site, own, devices != 0, call, edges, counted=counted)
+    if region.go_on_together and (together := own_devices(ctx, _jax.devices_of_region(ctx))) > 1:
+        attributes |= {Attribute.TOGETHER: together}
+        attributes |= {Attribute.FAIL_AS_ONE: 1} if region.has_collectives else {}
+    if devices and _may_be_cut(ctx, site):
+        steps = steps_of_record(site.effect.ordered, edges) if counted else None
+        return call_whole(ctx, token, operands, devices, attributes, steps)
+    replicated = bool(devices or replicas)
+    if not counted:
+        return emit_call(ctx, target, (token, *operands), attributes, replicated=replicated)
+    token, ahead = take_ahead(token, ctx.avals_in[0].shape[0])
+    attributes |= {Attribute.AHEAD: ahead} if ahead else {}
+    # The host waits for the output token of a program and does not read it, so that the call need not write it.
+    aliases = {} if edges.closes else {place_of_token(edges): len(ctx.avals_out) - 1}
+    steps = [] if edges.closes else steps_of_record(site.effect.ordered, edges, ahead)
+    *results, given_back = emit_call(
+        ctx, target, (token, *operands), attributes, replicated=replicated, aliases=aliases
+    )
+    return [*results, take_steps(ctx, given_back, steps, ctx.avals_out[-1], replicated)]
+
+
+def have_one_call(ctx: Any) -> bool:
+    """Whether one call can publish several records: the handler counts, and each device has a call of its own. A
+    program that is exported has a call for each, which a process without handlers can replace."""
+    return (
+        calls_handlers(ctx)
+        and not (_jax.is_for_export(ctx) or advances_token(ctx))
+        and not (_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
+    )
+
+
+def records_lowering(
+    ctx: Any,
+    token: Any,
+    operands: Sequence[Any],
+    records: Sequence[tuple[Site, int]],
+    call: int,
+    edges: Sequence[BoundaryMarkers],
+) -> Any:
+    each = []
+    for (site, count), own_edges in zip(records, edges, strict=True):
+        register_site(ctx, site)
+        attributes = site_attributes(site, own_devices(ctx, own_edges.devices), False, call, own_edges)
+        each.append({**attributes, Attribute.OPERANDS: count})
+    first, *others = each
+    attributes = {**first, Attribute.OTHERS: {str(at): one for at, one in enumerate(others)}}
+    return emit_call(ctx, RECORD_TARGET, (token, *operands), attributes, replicated=False)
+
+
+def _may_be_cut(ctx: Any, site: Site) -> bool:
+    """Whether an operand may lie in shards on devices which make one record of them, instead of gathering it.
+
+    Not over several processes, since none has all the shards; nor without an order, since nothing but the order says
+    which devices' records are one effect's.
+    """
+    if site.results is not None or not site.effect.ordered or len(site.processes) != 1 or site.symbols:
+        return False
+    return any(aval.shape and 0 not in aval.shape for aval in ctx.avals_in[1:])
+
+
+def shards_lowering(
+    ctx: Any, token: Any, operands: Sequence[Any], site: Site, devices: int, call: int, edges: BoundaryMarkers
+) -> Any:
+    if site.symbols:
+        raise refused_per_shard(site, "in a program for symbolic shapes", "export it for shapes that are known")
+    register_site(ctx, site.in_shards)
+    edges = edges._replace(enters=site.effect.ordered, leaves=site.effect.ordered)
+    own = own_devices(ctx, devices)
+    counted = advances_token(ctx)
+    attributes = site_attributes(site.in_shards, own, False, call, edges, True, counted)
+    steps = steps_of_record(site.effect.ordered, edges) if counted else None
+    return call_shards(ctx, token, operands, site, devices, attributes, steps)
+
+
+def own_devices(ctx: Any, devices: int) -> int:
+    """How many of the devices that come here are this process's; 0 if that does not matter."""
+    if (own := _jax.own_devices(ctx, devices) if devices else 0) is not None:
+        return own
+    if _jax.automatic_devices(ctx):
+        return devices  # the program is exported
+    raise errors.MissingTokenRule(MSG_REGION_OF_PROCESSES)
+
+
+def of_processes(ctx: Any, site: Site, devices: int) -> Site:
+    """The site as it says whose devices all have its records, if XLA's partitioner has several."""
+    processes = _jax.processes_of(ctx) if devices else ()
+    return dataclasses.replace(site, processes=processes) if processes else site
+
+
+def close_lowering(ctx: Any, *tokens: Any) -> Any:
+    devices = _jax.automatic_devices(ctx)
+    attributes, aliases = {Attribute.DEVICES: own_devices(ctx, devices)}, {0: 0} if advances_token(ctx) else None
+    return emit_call(ctx, CLOSE_TARGET, tokens, attributes, replicated=devices != 0, aliases=aliases)
+
+
+def gate_lowering(ctx: Any, token: Any, *, domain: int) -> Any:
+    """The handlers of two programs are in no order on a CPU, and so wait for each other."""
+    if all(PLATFORMS[platform].in_order for platform in _jax.platforms_here(ctx)):
+        return [token]
+    devices = _jax.automatic_devices(ctx)
+    attributes = {Attribute.DOMAIN: domain, Attribute.DEVICES: own_devices(ctx, devices)}
+    return emit_call(ctx, GATE_TARGET, (token,), attributes, replicated=devices != 0)
+
+
+def enter_lowering(
+    ctx: Any,
+    *operands: Any,
+    ordered: int,
+    devices: int,
+    may_diverge: bool,
+    has_groups: bool,
+    announces_skips: bool,
+    **_: Any,
+) -> Any:
+    counted = advances_token(ctx)
+    attributes = {
+        Attribute.ORDERED: ordered,
+        Attribute.DEVICES: own_devices(ctx, devices),
+        Attribute.MAY_DIVERGE: may_diverge,
+        Attribute.HAS_GROUPS: has_groups,
+        Attribute.ANNOUNCES_SKIPS: announces_skips,
+        Attribute.COUNTED: counted,
+    }
+    if not counted:
+        return _jax.call_handler(ctx, ENTER_TARGET, operands, attributes, has_side_effect=True)
+    tokens, own = list(operands[: len(ctx.avals_out)]), operands[len(ctx.avals_out) :]
+    if ordered:
+        call_ctx = ctx.replace(avals_out=ctx.avals_in[: len(tokens)])
+        aliases = {at: at for at in range(len(tokens))}
+        tokens = list(
+            _jax.call_handler(call_ctx, ENTER_TARGET, operands, attributes, has_side_effect=True, aliases=aliases)
+        )
+    tokens = _each_taken(ctx, tokens, ENTER_STEP, ordered, ctx.avals_in, False)
+    return _with_groups(ctx, tokens, own, announces_skips) if has_groups else tokens
+
+
+def _each_taken(
+    ctx: Any, tokens: Sequence[Any], step: Any, ordered: int, avals: Sequence[Any], replicated: bool
+) -> Any:
+    """The tokens, of which the first `ordered` count, after a step."""
+    return [
+        take_steps(ctx, token, [step] * (at < ordered), aval, replicated)
+        for at, (token, aval) in enumerate(zip(tokens, avals, strict=False))
+    ]
+
+
+def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any], announces_skips: bool) -> Any:
+    """The tokens with the numbers of replicas behind their own."""
+
+    def extend(*operands: Any) -> list[Any]:
+        group, replica = operands[len(tokens) :]
+        numbers = jnp.stack([group, replica, jnp.uint32(0), jnp.uint32(announces_skips)])
+        return [jnp.concatenate([token, numbers]) for token in operands[: len(tokens)]]
+
+    return _jax.mlir.lower_fun(extend)(ctx, *tokens, *own)
+
+
+def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
+    replicated, counted = _jax.replicas_per_group(ctx) != 0, advances_token(ctx)
+    attributes = {Attribute.ORDERED: ordered, Attribute.COUNTED: counted}
+    if not counted:
+        return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated)
+    half = len(tokens) // 2
+    # Also where none of them counts: what follows comes after the effects of the region by this call alone.
+    aliases = {half + at: at for at in range(half)}
+    around = emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated, aliases=aliases)
+    return _each_taken(ctx, around, LEAVE_STEP, ordered, ctx.avals_out, replicated)
+
+
+def skip_lowering(ctx: Any, token: Any, *, count: int) -> Any:
+    replicated, counted = _jax.replicas_per_group(ctx) != 0, advances_token(ctx)
+    attributes, aliases = {Attribute.COUNT: count, Attribute.COUNTED: counted}, {0: 0} if counted else {}
+    [token] = emit_call(ctx, SKIP_TARGET, (token,), attributes, replicated=replicated, aliases=aliases)
+    return [take_steps(ctx, token, [advance(count)] if counted else [], ctx.avals_out[0], replicated)]
+
+
+def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
+    ctx = ctx.replace(
+        avals_in=[_jax.physical_aval(aval) for aval in ctx.avals_in],
+        avals_out=[_jax.physical_aval(aval) for aval in ctx.avals_out],
+    )
+    if _jax.replicas_per_group(ctx):
+        # A call would have what is sharded gathered.
+        return _jax.mlir.lower_fun(lambda *operands: _chosen_by(operands[:tokens], operands[tokens:]))(ctx, *operands)
+    aliases = {tokens + at: at for at in range(len(ctx.avals_out))}
+    return _jax.call_handler(ctx, AFTER_TARGET, operands, {}, has_side_effect=False, aliases=aliases)
+
+
+def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """The values, which depend on the tokens by a choice whose outcome XLA does not know: no stream has this number.
+
+    What stands for tokens may be other arrays. Then there is a token among the values.
+    """
+    never = jnp.bool_(True)
+    for x in (*tokens, *values):
+        if x.dtype == np.uint32 and x.shape in ((TOKEN_LENGTH,), (REPLICA_TOKEN_LENGTH,)):
+            never &= x[STREAM] == np.uint32(0xFFFFFFFF)
+    for x in tokens:
+        if x.size:
+            never &= _perhaps(x)
+    return [jax.lax.select_n(never, x, jax.lax.full_like(x, 0)) for x in values]
+
+
+def _perhaps(x: Any) -> Any:
+    """What may be so or not, for all that XLA knows, and depends on an array."""
+    zero = jnp.zeros((), x.dtype)
+    if any(_jax.typeof(x).sharding.spec):  # no device has an element that JAX would give to all
+        return jnp.any(x != zero)
+    return jnp.ravel(x)[0] != zero
+
+
+def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
+    register_site(ctx, site)
+    target = PLAIN_TARGET if site.results is None else PLAIN_CALL_TARGET
+    attributes = site_attributes(site)
+    if not site.effect.ordered:
+        # Something in the token's place, for the same reason as that is last.
+        call_ctx = ctx.replace(avals_out=[*ctx.avals_out, _NOTHING])
+        *results, _ = _jax.call_handler(call_ctx, target, operands, attributes, has_side_effect=True)
+        return results
+    order = Order(site.effect.domain)
+    call_ctx = ctx.replace(
+        avals_in=[_jax.abstract_token, *ctx.avals_in], avals_out=[*ctx.avals_out, _jax.abstract_token]
+    )
+    args = [ctx.tokens_in.get(order), *operands]
+    *results, token = _jax.call_handler(call_ctx, target, args, attributes, has_side_effect=True)
+    ctx.set_tokens_out(ctx.tokens_in.update_tokens(_jax.mlir.TokenSet({order: token})))
+    return results
+
+
+_NOTHING = _jax.ShapedArray((0,), np.uint8)
+
+
+LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
+    record_p: record_lowering,
+    effect_p: effect_lowering,
+    close_p: close_lowering,
+    gate_p: gate_lowering,
+    enter_p: enter_lowering,
+    leave_p: leave_lowering,
+    skip_p: skip_lowering,
+    after_p: after_lowering,
+}
+"""By primitive, where handlers can be called."""
+
+
+# Which lowerings a program has: those above where handlers can be called, else those of `host_path`.
+#
+# JAX knows no rules of several platforms for what has several results, so that there is one for all.
+
 MSG_EXPORTED_BY_JAX = (
     "Effect `{effect}` at {where} is in a program that `jax.export` exports. There no call gives it a place in an "
     "order. Write `fx.export(f)(*args)` in place of `jax.export.export(jax.jit(f))(*args)`."
 )
-
-# Which lowerings a program has: those of `native_calls` where handlers can be called, else those of `host_path`.
-
-# JAX knows no rules of several platforms for what has several results, so that there is one for all.
 
 
 def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
@@ -99,7 +516,7 @@ def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
     is_for_export = _jax.is_for_export(ctx)
     if is_for_export and params["edges"].enters and not have_handlers(ctx):
         raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
-    return (_native if is_for_export else _module(ctx)).record_lowering(ctx, *args, **params)
+    return (LOWERINGS if is_for_export else _lowerings(ctx))[record_p](ctx, *args, **params)
 
 
 def _lower_records(
@@ -107,8 +524,8 @@ def _lower_records(
 ) -> Any:
     """Where one call cannot publish them all, each has its own."""
     edges_of = [edges.part(at == 0, at == len(records) - 1) for at in range(len(records))]
-    if _native.have_one_call(ctx):
-        return _native.records_lowering(ctx, token, operands, records, call, edges_of)
+    if have_one_call(ctx):
+        return records_lowering(ctx, token, operands, records, call, edges_of)
 
     def publish(token: Any, *operands: Any) -> list[Any]:
         left = iter(operands)
@@ -125,27 +542,25 @@ def _lower_effect(ctx: Any, *operands: Any, site: Site) -> Any:
     if _jax.is_for_export(ctx):
         raise _jax.Refused(MSG_EXPORTED_BY_JAX.format(effect=site.effect, where=site.where))
     if has_no_order(ctx, site):
-        return _callbacks.lower_without_order(ctx, operands, site)
-    return _module(ctx).effect_lowering(ctx, *operands, site=site)
+        return host_path.lower_without_order(ctx, operands, site)
+    return _lowerings(ctx)[effect_p](ctx, *operands, site=site)
 
 
-def _module(ctx: Any) -> Any:
-    return _native if calls_handlers(ctx) else _callbacks
+def has_no_order(ctx: Any, site: Site) -> bool:
+    """Whether neither JAX nor XLA's partitioner gives an effect a place, in a program that JAX dispatches."""
+    return bool(_jax.automatic_devices(ctx)) or (site.effect.ordered and _jax.is_for_several_devices(ctx))
+
+
+def _lowerings(ctx: Any) -> dict[_jax.Primitive, Callable[..., Any]]:
+    return LOWERINGS if calls_handlers(ctx) else host_path.LOWERINGS
 
 
 def _lower(primitive: _jax.Primitive) -> Any:
-    return lambda ctx, *args, **params: _module(ctx).LOWERINGS[primitive](ctx, *args, **params)
-
-
-def _rejoin(*tokens: Any) -> list[Any]:
-    own, around = tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
-    return [jnp.concatenate([a, b[TOKEN_LENGTH:]]) for a, b in zip(own, around, strict=True)]
+    return lambda ctx, *args, **params: _lowerings(ctx)[primitive](ctx, *args, **params)
 
 
 _jax.mlir.register_lowering(record_p, _lower_record, cacheable=False)  # as a program keeps its sites
 _jax.mlir.register_lowering(records_p, _lower_records, cacheable=False)
 _jax.mlir.register_lowering(effect_p, _lower_effect, cacheable=False)
-for _primitive in _native.LOWERINGS:
+for _primitive in LOWERINGS.keys() - {record_p, effect_p}:
     _jax.mlir.register_lowering(_primitive, _lower(_primitive), cacheable=_primitive is not close_p)
-_jax.mlir.register_lowering(check_mesh_p, lower_check_mesh)
-_jax.mlir.register_lowering(merge_replicas_p, _jax.mlir.lower_fun(_rejoin))

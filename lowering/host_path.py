@@ -13,8 +13,8 @@ from jax.experimental import io_callback
 from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after_p
+from effects._model.effect import Order, effect_p
 from effects._model.filter import LOGGER
-from effects._model.registry import Order
 from effects._model.site import Site, Where
 from effects._model.wire import (
     BEGIN_TARGET,
@@ -29,10 +29,17 @@ from effects._model.wire import (
     Attribute,
     RecordTrait,
 )
-from effects.lowering.native_calls import refuse_missing_platform, refused_per_shard, register_site
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
-from effects.lowering.sites import known_sites, publish_end, publish_in_program, publish_plain
-from effects.lowering.tokens import BoundaryMarkers, close_p, gate_p, skip_p
+from effects.lowering.sites import (
+    known_sites,
+    publish_end,
+    publish_in_program,
+    publish_plain,
+    refuse_missing_platform,
+    refused_per_shard,
+    register_site,
+)
+from effects.lowering.tokens import BoundaryMarkers, close_p, gate_p, record_p, skip_p
 
 MSG_WITHOUT_ORDER = (
     "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. There JAX keeps no "
@@ -152,6 +159,8 @@ _said: list[Where] = []
 
 
 LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
+    record_p: record_lowering,
+    effect_p: effect_lowering,
     close_p: close_lowering,
     gate_p: lambda ctx, token, domain: [token],  # a GPU runs programs in the order in which it gets them
     enter_p: enter_lowering,

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects.lowering.holders import Extra, find_holder, holds
-from effects.lowering.passes import rewritten_for, send, send_into
+from effects.lowering.holders import Extra, find_holder, holds, rewritten_for, send, send_into
 from effects.lowering.summary import effects_of, needs_mask, summarize
 from effects.lowering.tokens import registered_rule
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
@@ -24,20 +25,13 @@ from effects import _jax
 from effects._config import config
 from effects._model.after import after
 from effects._model.callback import HostCall
+from effects._model.effect import ON_DEVICE, is_numbered
 from effects._model.wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
+from effects.lowering.holders import others
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.passes import others
 from effects.lowering.regions import InRegion, ends_program, in_region, inside, static_effect_counts
 from effects.lowering.summary import begins_with_record, effects_of, ends_with_record, summarize
-from effects.lowering.tokens import (
-    ON_DEVICE,
-    BoundaryMarkers,
-    TokenContext,
-    Tokens,
-    close_p,
-    is_numbered,
-    register_token_rule,
-)
+from effects.lowering.tokens import BoundaryMarkers, TokenContext, Tokens, close_p, register_token_rule
 
 MSG_REGION_WITHOUT_NATIVE = (
     "Effects in a `jax.shard_map` were lowered without the native module. Each device has effects of its own there, "
@@ -96,7 +90,7 @@ def _check_mesh_abstract_eval(token: Any, **_: Any) -> Any:
     return token
 
 
-def lower_check_mesh(ctx: Any, token: Any, *, mesh: Any, names: str, where: str) -> Any:
+def _check_mesh_lowering(ctx: Any, token: Any, *, mesh: Any, names: str, where: str) -> Any:
     """Raises unless the program is for as many devices as an abstract mesh, which does not say which they are, has."""
     devices = _jax.devices_of_program(ctx)
     if devices is not None and devices != mesh.size:
@@ -105,9 +99,20 @@ def lower_check_mesh(ctx: Any, token: Any, *, mesh: Any, names: str, where: str)
     return [token]
 
 
+_jax.mlir.register_lowering(check_mesh_p, _check_mesh_lowering)
+
+
 @merge_replicas_p.def_abstract_eval
 def _rejoin_abstract_eval(*tokens: Any) -> Any:
     return tokens[len(tokens) // 2 :]
+
+
+def _rejoin_lowering(*tokens: Any) -> list[Any]:
+    own, around = tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
+    return [jnp.concatenate([a, b[TOKEN_LENGTH:]]) for a, b in zip(own, around, strict=True)]
+
+
+_jax.mlir.register_lowering(merge_replicas_p, _jax.mlir.lower_fun(_rejoin_lowering))
 
 
 @enter_p.def_abstract_eval

@@ -1,4 +1,4 @@
-"""Sites whose records may come."""
+"""Sites whose records may come: those of programs, from when these are lowered, and those that the host publishes."""
 
 from __future__ import annotations
 
@@ -214,6 +214,50 @@ def _claim(description: str) -> object:
 
 known_sites: KnownSites = KnownSites()
 """Those of this process: there is one native module, which has one table of them."""
+
+
+# Sites of a program that is lowered, on whatever platform.
+
+MSG_NO_DEVICE = (
+    "Effect `{effect}` at {where} is in a program that is lowered for {platform}, and this process has no such "
+    "device. Effects are published from there by callbacks of JAX's, which it makes only for devices of this process. "
+    "Lower the program where there is one, or export it with `fx.export(f, platforms=[{platform!r}])`."
+)
+
+MSG_ON_HOST = (
+    "Effect `{effect}` at {where} is in a part of a program for {platforms} that `compute_on('device_host')` leaves to "
+    "the host. XLA finds no handlers there, and would end the process. Move the effect out of that part: what goes in "
+    "and what comes out can be shown around it."
+)
+
+MSG_PER_SHARD_HERE = (
+    "Effect `{effect}` at {where} has `{option}=True` {place}. How arrays are sharded is not known there. Leave out "
+    "`{option}=True`, or {remedy}."
+)
+
+
+def register_site(ctx: Any, site: Site) -> object:
+    """Makes the site known for as long as the program is kept, or what is returned, which a callback that brings its
+    records must keep: a program may run when it is kept no more. Refuses a site where XLA has no handlers."""
+    if platforms := " and ".join(_jax.left_to_host_by(ctx)):
+        raise _jax.Refused(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
+    claim = known_sites.register(site.portable)
+    # JAX exports no program that keeps an object. Whoever calls what was exported has the claim: `fx.Exported`.
+    if not (site.content.is_portable and _jax.is_for_export(ctx)):
+        _jax.keep_with_program(ctx, claim)
+    return claim
+
+
+def refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:
+    option = "per_shard" if site.origin is None else "partitioned"
+    shown = {"effect": site.effect, "where": site.where, "option": option, "place": place, "remedy": remedy}
+    return NotImplementedError(MSG_PER_SHARD_HERE.format(**shown))
+
+
+def refuse_missing_platform(ctx: Any, site: Site) -> None:
+    """Where a record is published by a callback of JAX's."""
+    if (platform := _jax.missing_platform(ctx)) is not None:
+        raise _jax.Refused(MSG_NO_DEVICE.format(effect=site.effect, where=site.where, platform=platform))
 
 
 # Publishing from the host: effects outside of programs, and those of programs on platforms without native handlers,

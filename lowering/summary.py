@@ -7,10 +7,8 @@ from effects import _jax
 from effects._api.print import print_grad_p
 from effects._model.callback import HostCall
 from effects._model.content import HandlerContent
-from effects._model.primitive import effect_p
-from effects._model.registry import Effect
+from effects._model.effect import Effect, effect_p, token_key
 from effects._model.site import Site
-from effects.lowering.tokens import token_key
 
 
 def effects_of(effects: Any) -> frozenset[Effect]:

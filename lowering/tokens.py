@@ -1,4 +1,8 @@
-"""Token rules: how an equation with effects carries tokens.
+"""The token pass: one loop over the equations of a jaxpr.
+
+It evaluates the jaxpr under whatever trace is current. An equation without effects stays as it is; one with effects
+goes through its rule, which takes tokens and returns them. The result is an ordinary function of tokens and arguments
+without effects that JAX knows of.
 
 Tokens are arrays, one under each key: the name of an order domain, or `UNORDERED` for the effects that have no place in
 any. Most primitives need no rule, since their holder says enough (see `holders.py`).
@@ -6,33 +10,24 @@ any. Most primitives need no rule, since their holder says enough (see `holders.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import jax
+
+from effects import _errors as errors
 from effects import _jax
-from effects._model.primitive import result_avals
-from effects._model.registry import UNORDERED, Effect
+from effects._model.after import after
+from effects._model.effect import UNORDERED, Effect, registered_effects, result_avals, token_keys
 from effects._model.site import Site
+from effects.lowering.holders import Extra, find_holder, others
+from effects.lowering.regions import InRegion, communicates, in_region, inside, joins_error_vote
+from effects.lowering.summary import effects_of, is_collective, is_ordered_record, summarize
+
+# Token rules: how an equation with effects carries tokens.
 
 Tokens = dict[str, Any]
-
-ON_DEVICE: set[str] = set()
-"""Order domains of which nothing is restored on the host, which hears nothing of them: their order is the device's."""
-
-
-def token_key(effect: Effect) -> str:
-    """Under which key the token of this effect is."""
-    return effect.domain if effect.ordered else UNORDERED
-
-
-def is_numbered(key: str) -> bool:
-    """Whether effects whose token is under this key take numbers."""
-    return key != UNORDERED and key not in ON_DEVICE
-
-
-def token_keys(effects: Iterable[Effect]) -> tuple[str, ...]:
-    """The keys that a jaxpr or an equation with these effects needs, in the order in which its tokens are passed."""
-    return tuple(sorted({token_key(effect) for effect in effects}))
 
 
 class TokenContext(NamedTuple):
@@ -225,3 +220,266 @@ skip_p.def_abstract_eval(lambda token, count: token)
 @close_p.def_abstract_eval
 def _close_abstract_eval(*tokens: Any) -> Any:
     return tokens[0]
+
+
+# The pass.
+
+MSG_MISSING_RULE = (
+    "Effect {effects} reached the primitive `{primitive}` at {where}, which has no token rule. Effects need one "
+    "unbroken chain of tokens through the program, and it would break here. Move the effect out of `{primitive}`, or "
+    "say with `@lowering.holds` how the primitive holds its bodies."
+)
+MSG_UNKNOWN_IN_PROGRAM = (
+    "The program has the effect {effect!r} at {where}, which is not registered. Order domains are settled when an "
+    "effect is registered. Call `fx.register_effect` with it before tracing."
+)
+MSG_RULE_RETURNED = (
+    "The token rule for `{primitive}` returned {got}. A rule returns `(tokens, outs)`: the tokens under the keys it "
+    "was given ({keys}), and one value for each of the equation's {outs} results. Correct the rule."
+)
+
+
+class Schedule(Protocol):
+    """Ties equations of one jaxpr to each other, which the token pass shows to it one after the other."""
+
+    def before(self, eqn: Any, operands: list[Any], tokens: Tokens) -> tuple[list[Any], Tokens]:
+        """What an equation takes, and the tokens that it takes."""
+        ...
+
+    def note(self, eqn: Any, outs: Sequence[Any]) -> None:
+        """What an equation gave."""
+        ...
+
+    def last(self, x: Any) -> Any:
+        """A value after the last token that it was tied to."""
+        ...
+
+
+class Passes(NamedTuple):
+    """What a jaxpr with a certain effect goes through besides the token pass.
+
+    Attributes:
+        check: `check(jaxpr)` raises if the effect is not used as it may be.
+        schedule: The jaxpr that tokens go through in its place, and what ties its equations.
+    """
+
+    check: Callable[[Any], None]
+    schedule: Callable[[Any], tuple[Any, Schedule]]
+
+
+_passes: dict[Effect, Passes] = {}
+
+
+def register_passes(effect: Effect, passes: Passes) -> None:
+    """Sends jaxprs with this effect through these, too."""
+    _passes[effect] = passes
+
+
+def passes_of(effects: Iterable[Effect]) -> list[Passes]:
+    """Those of the effects that have any."""
+    return [_passes[effect] for effect in effects if effect in _passes]
+
+
+def checked_jaxpr(jaxpr: Any) -> Any:
+    """A jaxpr that was traced, with constants. Its effects are all ours, and futures and references are used as they
+    may be."""
+    jaxpr = others().take_over(_jax.closed_jaxpr(jaxpr))
+    for passes in passes_of(summarize(jaxpr).effects):
+        passes.check(jaxpr)
+    return jaxpr
+
+
+def last_record_closes(jaxpr: Any) -> bool:
+    """Whether a program's last record can say that it is the last. Its token must be the only one, and it must stand in
+    the outermost jaxpr, or in a region there in which no devices are replicas of each other."""
+    summary = summarize(jaxpr)
+    if len(token_keys(summary.effects)) != 1:
+        return False
+    last = summary.last
+    if last.primitive is _jax.shard_map_p:
+        if _jax.region_axes(last.params["mesh"], last.params["newly_manual_axes"])[1]:
+            return False
+        last = summarize(last.params["jaxpr"]).last
+    return is_ordered_record(last)
+
+
+def thread_tokens(
+    jaxpr: Any,
+    tokens: Tokens,
+    args: Sequence[Any],
+    edges: BoundaryMarkers = NO_MARKERS,
+    outer_token: Any = None,
+    once: bool = False,
+) -> tuple[Tokens, list[Any]]:
+    """Evaluates a jaxpr with constants, with tokens through its effects.
+
+    Args:
+        jaxpr: The jaxpr.
+        tokens: A token under every key of the jaxpr's effects; others are passed through.
+        args: The jaxpr's arguments.
+        edges: What the first and the last equation with effects, which are records, publish besides themselves.
+        outer_token: The token around the region, if the last is to leave it.
+        once: Whether the jaxpr is evaluated once in the trace that is current. Then it is no work to keep equations.
+
+    Returns:
+        The tokens after the jaxpr, and its results.
+    """
+    tokens = dict(tokens)
+    joined: list[Any] = []
+    between: Schedule | None = None
+    for passes in passes_of(summarize(jaxpr).effects):
+        jaxpr, between = passes.schedule(jaxpr)
+    summary = summarize(jaxpr)
+    first, last = (summary.first, summary.last) if edges != NO_MARKERS else (None, None)
+    calls = itertools.count()
+    after_effects = in_region().collectives_after_effects
+    # Among asynchronous operations, and where collectives are ordered, each equation may depend on tokens.
+    may_depend = between is not None or after_effects
+    published_with_next = frozenset() if may_depend else summary.published_with_next
+    ahead: list[tuple[Any, list[Any]]] = []
+
+    def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        if id(eqn) in published_with_next:
+            ahead.append((eqn, operands))
+            return []
+        if between is None:
+            return bind_threaded(eqn, operands)
+        operands, changed = between.before(eqn, operands, tokens)
+        tokens.update(changed)
+        outs = bind_threaded(eqn, operands)
+        between.note(eqn, outs)
+        return outs
+
+    def bind_threaded(eqn: Any, operands: list[Any]) -> Sequence[Any]:
+        effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
+        # Callbacks of JAX's own in a primitive without a rule, or hidden in one: JAX can lower them.
+        is_jaxs = (rule is None or not effects) and others().are_all_of(list(_jax.jaxprs_in(eqn.params)))
+        has_rule = bool(effects) and not is_jaxs
+        if after_effects and (is_collective(eqn) or joins_error_vote(eqn) if has_rule else communicates(eqn)):
+            operands = after(tokens.values(), operands)
+        if not has_rule:
+            eqn = others().give_back(eqn) if is_jaxs else eqn
+            refuse_hidden_effects(eqn)
+            return _jax.bind(eqn, operands)
+        effects = effects.union(*(effects_of(other.effects) for other, _ in ahead))
+        taken = {key: tokens[key] for key in token_keys(effects)}
+        is_first = first is (ahead[0][0] if ahead else eqn)
+        own = edges.part(is_first, eqn is last)
+        own_outer_token = outer_token if own.leaves and not own.enters else None
+        with_it = [(other.params["site"], others) for other, others in ahead]
+        ahead.clear()
+        ctx = TokenContext(
+            eqn, effects, len(eqn.outvars), call, own, with_it, own_outer_token, _thread, _threaded, _carry
+        )
+        returned, outs = _apply_rule(rule, ctx, taken, operands)
+        for key, token in returned.items():
+            # Unordered effects all take the token that came in: nothing orders them. But two calls of one function must
+            # not be the same in all, or XLA makes one of them.
+            if key == UNORDERED and not any(_jax.jaxprs_in(eqn.params)):
+                joined.append(token)
+            else:
+                tokens[key] = token
+        return outs
+
+    outs = _jax.interpret(jaxpr, args, apply, None if may_depend else summary.with_effects, once)
+    if between is not None:
+        outs = [*map(between.last, outs)]
+    if joined:
+        tokens[UNORDERED] = _join([tokens[UNORDERED], *joined])
+    return tokens, outs
+
+
+@_jax.weakref_lru_cache
+def threaded_jaxpr(
+    jaxpr: Any, keys: tuple[str, ...], token_avals: tuple[Any, ...], after: int, region: InRegion
+) -> Any:
+    """The jaxpr with tokens ahead of its outputs, and behind its first `after` inputs. Cached, so that one function
+    stays one function."""
+
+    def threaded(*flat: Any) -> list[Any]:
+        taken, args = flat[after : after + len(keys)], [*flat[:after], *flat[after + len(keys) :]]
+        with inside(region):
+            tokens, outs = thread_tokens(jaxpr, dict(zip(keys, taken, strict=True)), args, once=True)
+        return [*(tokens[key] for key in keys), *outs]
+
+    avals = jaxpr.in_avals
+    return _jax.trace_to_jaxpr(threaded, [*avals[:after], *token_avals, *avals[after:]], like=jaxpr)
+
+
+def _thread(
+    jaxpr: Any, tokens: Tokens, args: Sequence[Any], edges: BoundaryMarkers = NO_MARKERS, outer_token: Any = None
+) -> tuple[Tokens, list[Any]]:
+    return thread_tokens(_jax.closed_jaxpr(jaxpr), tokens, args, edges, outer_token)
+
+
+def _threaded(jaxpr: Any, tokens: Tokens, after: int = 0) -> Any:
+    keys = tuple(tokens)
+    avals = tuple(_jax.typeof(tokens[key]) for key in keys)
+    return threaded_jaxpr(_jax.closed_jaxpr(jaxpr), keys, avals, after, in_region())
+
+
+def find_rule(primitive: Any) -> TokenRule | None:
+    """The rule that was registered for a primitive, else the one that is made from its holder."""
+    return registered_rule(primitive) or (None if find_holder(primitive) is None else _carry)
+
+
+def _carry(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, list[Any]]:
+    """Tokens are state to whatever holds a jaxpr."""
+    keys = tuple(tokens)
+
+    def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        after, outs = _thread(body, dict(zip(keys, state, strict=True)), args)
+        return [after[key] for key in keys], outs
+
+    holder = find_holder(ctx.primitive)
+    assert holder is not None
+    extra = Extra(
+        ctx.primitive.bind, lambda body, after: _threaded(body, tokens, after), run, state=tuple(tokens.values())
+    )
+    outs = holder(extra, *args, **params)
+    return dict(zip(keys, extra.state, strict=True)), list(outs)
+
+
+def _apply_rule(
+    rule: TokenRule | None, ctx: TokenContext, tokens: Tokens, operands: Sequence[Any]
+) -> tuple[Tokens, Sequence[Any]]:
+    known = registered_effects()
+    for effect in ctx.effects:
+        if effect.name not in known:
+            raise ValueError(MSG_UNKNOWN_IN_PROGRAM.format(effect=effect.name, where=ctx.where))
+    if rule is None:
+        raise _missing_rule(ctx.eqn, ctx.effects)
+    result = rule(ctx, tokens, *operands, **ctx.eqn.params)
+    if (
+        not isinstance(result, tuple)
+        or len(result) != 2
+        or not isinstance(result[0], dict)
+        or result[0].keys() != tokens.keys()
+        or len(result[1]) != ctx.outs
+    ):
+        raise TypeError(
+            MSG_RULE_RETURNED.format(primitive=ctx.primitive, got=result, keys=", ".join(tokens), outs=ctx.outs)
+        )
+    return result
+
+
+def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:
+    names = ", ".join(sorted(f"`{effect}`" for effect in effects))
+    return errors.MissingTokenRule(
+        MSG_MISSING_RULE.format(effects=names, primitive=eqn.primitive, where=_jax.source_of(eqn))
+    )
+
+
+def refuse_hidden_effects(eqn: Any) -> None:
+    """Raises if a jaxpr inside an equation has effects that the equation does not show."""
+    for inner in _jax.jaxprs_in(eqn.params):
+        if hidden := summarize(inner).all_effects:
+            raise _missing_rule(eqn, hidden)
+
+
+def _join(tokens: Sequence[Any]) -> Any:
+    """One token that depends on all of these. They hold the same numbers."""
+    first, *rest = tokens
+    for token in rest:
+        first = jax.lax.max(first, token)
+    return first

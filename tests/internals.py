@@ -7,11 +7,11 @@ from effects._model import wire as _wire
 from effects._model.callback import HostFunction as HostFunction
 from effects._model.callback import Numbering as Numbering
 from effects._model.content import content_from as content_from
+from effects._model.effect import domain_numbers as domain_numbers
+from effects._model.effect import effect_p as effect_p
 from effects._model.line import Line as Line
 from effects._model.line import fill as fill
-from effects._model.primitive import effect_p as effect_p
 from effects._model.record import Records as Records
-from effects._model.registry import domain_numbers as domain_numbers
 from effects._model.site import Operand as Operand
 from effects._model.site import Site as Site
 from effects._model.site import Static as Static
@@ -53,7 +53,7 @@ from effects.extensions.progress.bars import line_of as line_of
 from effects.lowering.native_module import native as native
 from effects.lowering.sites import KnownSites as KnownSites
 from effects.lowering.sites import known_sites as known_sites
-from effects.lowering.thread import find_rule as find_rule
+from effects.lowering.tokens import find_rule as find_rule
 
 _cli, handler_of_lists, wire = cli, list_handler, _wire
 jax_callbacks, _columns, _pieces = taking_over, columns, files

@@ -25,13 +25,12 @@ from effects._jax import (
 )
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.programs import WRONG_PROGRAM_KIND
-from effects.dispatch.runtime.barrier import effects_barrier
 from effects.dispatch.runtime.output_tokens import failure_in, failures_of
 from effects.dispatch.runtime.parts import log_capacity_needed
-from effects.dispatch.runtime.runtime import runtime
+from effects.dispatch.runtime.runtime import effects_barrier, runtime
 from effects.dispatch.runtime.streams import Stream, several_devices
+from effects.lowering.holders import others
 from effects.lowering.native_module import native
-from effects.lowering.passes import others
 from effects.lowering.tokens import TOKEN_NAME
 
 P = ParamSpec("P")

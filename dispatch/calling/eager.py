@@ -12,16 +12,13 @@ import numpy as np
 from effects import _jax
 from effects._config import config
 from effects._model.device import device_number
-from effects._model.primitive import effect_p
-from effects._model.registry import domain_numbers
+from effects._model.effect import domain_numbers, effect_p, token_key
 from effects._model.site import SIZE, Site
 from effects._model.wire import ALL_DEVICES, Kind
-from effects.dispatch.runtime.barrier import effects_barrier
-from effects.dispatch.runtime.runtime import runtime
+from effects.dispatch.runtime.runtime import effects_barrier, runtime
 from effects.dispatch.runtime.streams import Stream
 from effects.lowering.native_module import native
 from effects.lowering.sites import publish, publish_and_wait
-from effects.lowering.tokens import token_key
 
 EAGER = native.Caller("an eager call")
 

@@ -17,7 +17,7 @@ from effects._model.wire import ProgramTraits
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.programs import JitOptions, programs_of, runtime_token_for, trace, with_program_of_ours
 from effects.dispatch.runtime.runtime import runtime
-from effects.lowering.passes import others
+from effects.lowering.holders import others
 from effects.lowering.summary import summarize
 
 P = ParamSpec("P")

@@ -19,21 +19,21 @@ import numpy as np
 
 from effects import _jax
 from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
-from effects._model.registry import domain_numbers
+from effects._model.effect import domain_numbers, token_key, token_keys
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.runtime.runtime import runtime
-from effects.lowering.passes import others
+from effects.lowering.holders import others
 from effects.lowering.summary import Summary, summarize
-from effects.lowering.thread import checked_jaxpr, last_record_closes, thread_tokens
 from effects.lowering.tokens import (
     TOKEN_NAME,
     BoundaryMarkers,
+    checked_jaxpr,
     close_p,
     gate_p,
+    last_record_closes,
     record_p,
     records_p,
-    token_key,
-    token_keys,
+    thread_tokens,
 )
 
 # `jax.jit` with a runtime token ahead of the arguments and output tokens behind the results.

@@ -10,8 +10,7 @@ from typing import Any
 
 from effects._config import config
 from effects._jax import ipython_shell, take_stack
-from effects.dispatch.runtime.barrier import effects_barrier
-from effects.dispatch.runtime.runtime import runtime
+from effects.dispatch.runtime.runtime import effects_barrier, runtime
 from effects.lowering.native_module import native
 
 

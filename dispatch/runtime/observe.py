@@ -7,11 +7,10 @@ from typing import Any, Generic, TypeVar
 
 from effects import _errors as errors
 from effects._jax import is_being_traced
+from effects._model.effect import effect_names
 from effects._model.record import Record
-from effects._model.registry import effect_names
-from effects.dispatch.runtime.barrier import MSG_WHILE_TRACING, effects_barrier
 from effects.dispatch.runtime.observers import Capture, Handler, captures
-from effects.dispatch.runtime.runtime import runtime
+from effects.dispatch.runtime.runtime import MSG_WHILE_TRACING, effects_barrier, runtime
 from effects.lowering.native_module import native
 
 MSG_HANDLER = (

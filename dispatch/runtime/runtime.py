@@ -1,27 +1,197 @@
-"""The runtime: the one object that has what lives between programs and belongs to none of them."""
+"""The runtime: the one object that has what lives between programs and belongs to none of them.
+
+It starts, threads wait until what they issued is visible (`fx.effects_barrier`), and it ends with the process.
+"""
 
 from __future__ import annotations
 
 import atexit
-import builtins
+import itertools
 import os
 import sys
+import threading
 from collections.abc import Callable
-from typing import Any, NoReturn
+from numbers import Real
+from time import monotonic
+from typing import Any, NoReturn, Protocol
 
 from effects import _errors as errors
 from effects import _jax
-from effects._config import Config, config
-from effects.dispatch.runtime.background import finish_interrupted, uninterrupted
+from effects._config import config
+from effects._model.effect import OF_JAX, Order, effect_names
+from effects._model.wire import PLAIN_THREAD, Kind, ProgramTraits, stream_of
+from effects.dispatch.runtime.background import Background, finish_interrupted, uninterrupted
 from effects.dispatch.runtime.drain import Drain
 from effects.dispatch.runtime.failures import Failures, LeftOut, first_of_each_line, is_one_line, shown_list
 from effects.dispatch.runtime.observers import Observers
 from effects.dispatch.runtime.output_tokens import FailurePoll
-from effects.dispatch.runtime.outputs import shown_beside_text
-from effects.dispatch.runtime.streams import Streams
-from effects.dispatch.runtime.waiting import Waiting
+from effects.dispatch.runtime.outputs import shown_beside_text, write_prints_at_once
+from effects.dispatch.runtime.streams import Stream, Streams, traits_of
+from effects.dispatch.runtime.supervisor import shown_program
 from effects.lowering.native_module import native
 from effects.lowering.sites import KnownSites, known_sites
+
+# What threads wait for.
+
+_MOMENT = 0.05
+"""Seconds in which a thread can start and find that there is nothing to wait for."""
+
+
+class Waiting:
+    """What threads wait for that want effects to be visible: those of their own programs, or of all."""
+
+    def __init__(self, streams: Streams, drain: Drain, failure_poll: FailurePoll) -> None:
+        self._streams = streams
+        self._drain = drain
+        self._failure_poll = failure_poll
+
+    def for_thread(self, timeout: float | None = None) -> None:
+        """Waits for the effects of the calling thread and of those that have ended, and raises nothing."""
+        deadline = None if timeout is None else monotonic() + timeout
+        self.wait([*self._streams.own(), *self._streams.ended()], None, deadline)
+
+    def for_all(self, timeout: float | None = None) -> list[str]:
+        """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for.
+        Returns what is outstanding when the time is up."""
+        deadline = None if timeout is None else monotonic() + timeout
+        return self.wait(self._streams.all(), None, deadline, returned=True)
+
+    def forget_all(self) -> None:
+        """Nobody waits any more for what has been called so far."""
+        for stream in self._streams.all():
+            stream.calls.clear()
+            stream.running.clear()
+            stream.unpolled.clear()
+
+    def count_unended(self) -> int:
+        """How many programs have been called and have not ended."""
+        return sum(len(stream.calls) for stream in self._streams.all())
+
+    def drain_former_order(self) -> None:
+        """Before a program is called: what the calling thread called under another `order` becomes visible first. Calls
+        of others that have not returned are not waited for."""
+        *former, _ = self._streams.own()
+        if any(stream.calls for stream in former):
+            self.wait(former, None, None, returned=True)
+
+    def wait(
+        self, which: list[Stream], names: frozenset[str] | None, deadline: float | None, *, returned: bool = False
+    ) -> list[str]:
+        """Waits for what has been issued; with `returned`, before the first call that has not returned. Returns what is
+        outstanding when the time is up."""
+        nested = native.is_nested()
+        own = self._streams.own()
+        if not self.for_plain_programs(deadline):
+            programs = [
+                shown_program(stream, number, call[0].name, traits_of(stream, number))
+                for stream in own
+                for number, call in list(stream.calls.items())
+            ]
+            return programs or ["programs with callbacks of JAX's own, or that `fx.jit` has not dispatched"]
+        # The newest epoch that counts, of each stream: a stream's epochs end in their order.
+        last = []
+        for stream in which:
+            if nested and stream not in own and self._drain.has_functions_of(stream.thread):
+                continue  # it goes on when these functions have returned, and we may be one of them
+            if stream.held_for == PLAIN_THREAD and stream not in own:
+                continue  # it goes on with a done, which may never come: what JAX dispatched on this thread is over
+            numbers = list(stream.calls)
+            # Such a call is ours or may never return: what it opened and what came after waits for it.
+            all_unreturned = returned or self._drain.ended
+            ignored = stream.unreturned() if all_unreturned else stream.dispatching if stream in own else []
+            numbers = _before(numbers, ignored)
+            for number in reversed(numbers):
+                traits = traits_of(stream, number)
+                if names is None or traits is None or names & {*traits.effects}:
+                    last.append((stream, number))
+                    break
+        # A function that is nested may run for a plain epoch, and would wait for itself.
+        plain = None if nested else native.plain_opened()
+
+        def done() -> bool:
+            if plain is not None and not native.plain_has_ended(plain):
+                return False
+            return not any(number in stream.calls for stream, number in last)
+
+        if self._drain.ended:
+            self._drain.finish(done)
+            return self._poll(which, names, None)
+        self._drain.start()  # a program that failed while it was traced has an epoch too
+
+        def is_done_in_time() -> bool:
+            left = None if deadline is None else max(0.0, deadline - monotonic())
+            return done() or self._drain.wait(done, left)
+
+        if is_done_in_time():
+            if unpolled := self._poll(which, names, deadline):
+                return unpolled
+            if not _jax.unordered_tokens() or (names is not None and not names & OF_JAX):
+                return []
+            if not _wait_for_unordered(deadline):
+                return ["programs with unordered effects that were left to JAX"]
+            # What such programs have published meanwhile counts too. Otherwise:
+            #   1. The barrier reads how many plain epochs have been opened.
+            #   2. Such a program publishes an effect more, and ends.
+            #   3. The barrier finds its token ready, and returns ahead of that effect.
+            plain = None if nested else native.plain_opened()
+            if is_done_in_time():
+                return []
+        outstanding = self._drain.functions()
+        for stream, number in last:
+            for earlier in list(stream.calls):
+                if number in stream.calls and (call := stream.calls.get(earlier)) is not None:
+                    outstanding.append(shown_program(stream, earlier, call[0].name, traits_of(stream, earlier)))
+        return outstanding or ["records that are not replayed yet"]
+
+    def _poll(self, which: list[Stream], names: frozenset[str] | None, deadline: float | None) -> list[str]:
+        """Waits for programs that call handlers, all of whose effects are visible. Returns what is outstanding when the
+        time is up."""
+        own = self._streams.own()
+        for stream in which:
+            waits = self._drain.has_functions_of if native.is_nested() else self._drain.is_suspended
+            if not stream.unpolled or (stream not in own and waits(stream.thread)):
+                continue
+            if (number := self._failure_poll.poll_all(stream, names, deadline, self._drain.wait)) is not None:
+                name, traits, _ = stream.unpolled.get(number, ("", ProgramTraits((), False, False), None))
+                return [shown_program(stream, number, name, traits)]
+        return []
+
+    def for_plain_programs(self, deadline: float | None = None) -> bool:
+        """Waits for programs with our effects that JAX dispatched on this thread. False if the time ran out.
+
+        JAX knows when they have run; their order is kept by its tokens.
+        """
+        tokens = _jax.jax_tokens.current_tokens
+        for effect, token in list(tokens.items()):
+            while deadline is not None and not _jax.is_token_ready(token):
+                if monotonic() > deadline:
+                    return False
+                left = max(0.0, deadline - monotonic())
+                self._drain.wait(lambda token=token: _jax.is_token_ready(token), min(0.01, left))
+            if deadline is None:
+                _jax.block_until_token(token)
+            if isinstance(effect, Order):
+                del tokens[effect]  # nothing is left to wait for; the next program begins anew
+        return True
+
+
+def _before(numbers: list[int], others: list[int]) -> list[int]:
+    """The numbers before the first that is one of the others."""
+    return list(itertools.takewhile(lambda number: number not in others, numbers)) if others else numbers
+
+
+def _wait_for_unordered(deadline: float | None) -> bool:
+    """Waits for unordered effects that were left to JAX. False if the time ran out."""
+    tokens = _jax.unordered_tokens()
+    if not tokens or deadline is None:
+        for token in tokens:
+            _jax.block_until_token(token)
+        return True
+    # These tokens do not say whether they are ready: a thread finds out, which takes a moment if they are.
+    waiting = Background(lambda: [*map(_jax.block_until_token, tokens)])
+    waiting.start()
+    return waiting.wait(max(_MOMENT, deadline - monotonic()))
+
 
 # The end of the process: it waits for effects, says for which, and gives up the rest on Ctrl-C.
 
@@ -129,29 +299,7 @@ def _tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-# Python's own `print` beside a drain that writes: each call writes its text at once, so that neither tears the other's
-# lines.
-#
-# Python writes each argument, each separator and the end by themselves. Between two of these another thread may run:
-# where `sys.stdout` has no buffer, where its buffer is full, and in notebooks, whose `sys.stdout` is written in Python.
-
-_pythons: Any = print
-_at_once: Any = None  # made when it is first needed
-
-
-def write_prints_at_once() -> None:
-    """From now on, as long as the setting `whole_prints` is on. Called before the drain can write anything."""
-    config.listen(_configure)
-
-
-def _configure(settings: Config) -> None:
-    global _at_once
-    if settings.whole_prints and builtins.print is _pythons:  # else somebody has put another in its place
-        _at_once = _at_once or native.print_at_once(_pythons)
-        builtins.print = _at_once
-    elif not settings.whole_prints and builtins.print is _at_once:
-        builtins.print = _pythons
-
+# The runtime itself.
 
 MSG_FORKED = (
     "Effects were used in a process that was forked from one which has effects. Only the thread that forks goes on in "
@@ -252,6 +400,134 @@ class Runtime:
 runtime: Runtime = Runtime(known_sites)
 os.register_at_fork(after_in_child=runtime.after_fork)
 atexit.register(runtime.stop)  # JAX's own handlers were there before, and so come later: they let go of the devices
+
+
+# `fx.effects_barrier`.
+
+MSG_TIMEOUT_VALUE = (
+    "`effects_barrier` was given the timeout {timeout!r}. A timeout is a number of seconds, zero or more, or None to "
+    "wait for as long as it takes. Pass, say, `timeout=10`."
+)
+MSG_SCOPE = (
+    "`effects_barrier` was given the scope {scope!r}. A barrier is of this process, or of all processes of "
+    "`jax.distributed`. Pass `scope='local'` or `scope='global'`."
+)
+MSG_WHILE_TRACING = (
+    "`{call}` was called while a function is traced. What the function issues happens when its program runs, and is "
+    "still to come then. Call it around the call of the jitted function."
+)
+MSG_BARRIER_TIMEOUT = (
+    "The barrier waited {timeout:g} s and these have not ended: {outstanding}. A barrier returns when all that was "
+    "issued before it is visible on the host. Wait longer, or look at what keeps them. {waits}"
+)
+
+
+@_jax.for_users
+def effects_barrier(
+    *, timeout: float | None = None, effects: Any = None, all_threads: bool = False, scope: str = "local"
+) -> None:
+    """Returns when every effect that the calling thread, or one that has ended, has issued is visible on the host.
+
+    Inside a callback it waits for what that callback has issued.
+
+    Args:
+        timeout: Seconds to wait at most; None waits for as long as it takes.
+        effects: Names of effects, or objects of `Effect`, to wait for; by default all.
+        all_threads: Whether to wait for the effects of all threads, those that live too.
+        scope: `"local"`: this process. `"global"`: all processes of `jax.distributed`, each of which must call this, in
+            the same thread if there are several. It then returns when what each of them waits for is visible there.
+
+    Raises:
+        BarrierTimeout: if the time ran out; it names what is outstanding, of functions and custom calls with their
+            lines, and with `scope="global"` the processes that have not come. That goes for a process that has died
+            too. Without a timeout JAX notices that it has, after the `heartbeat_timeout_seconds` of
+            `jax.distributed.initialize`, and ends the other processes.
+        RuntimeError: while a function is traced, whose effects are still to come.
+        EffectError: what an effect raised on the host since the last barrier. Several at one line of the source are one
+            error, which has all of them in `failures`; at several lines they are an exception group, which is itself
+            of their common class, as `CheckError`.
+
+    Example:
+        >>> import effects as fx
+        >>> fx.jit(lambda x: fx.print("x = {}", x))(1)
+        >>> fx.effects_barrier(timeout=10)
+        x = 1
+    """
+    if timeout is not None:
+        if isinstance(timeout, bool) or not isinstance(timeout, Real) or not timeout >= 0:
+            raise ValueError(MSG_TIMEOUT_VALUE.format(timeout=timeout))
+        timeout = float(timeout)
+    if scope not in ("local", "global"):
+        raise ValueError(MSG_SCOPE.format(scope=scope))
+    if _jax.is_being_traced():
+        raise RuntimeError(MSG_WHILE_TRACING.format(call="fx.effects_barrier"))
+    names = None if effects is None else effect_names(effects)
+    if runtime.is_lost:
+        return  # nothing was issued here: that raises
+    finish_interrupted()
+    deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else monotonic() + timeout
+    meeting = _next_meeting() if scope == "global" else None
+    streams = runtime.streams
+    own = [*streams.own()]
+    here = stream_of(own[-1].thread), 0, 0, 0
+    native.note(Kind.BARRIER, here)
+    outstanding = runtime.waiting.wait(streams.all() if all_threads else [*own, *streams.ended()], names, deadline)
+    native.note(Kind.BARRIER_DONE, here)
+    if outstanding:
+        if meeting is not None:
+            meeting.give_up()
+        shown, waits = "; ".join(outstanding), runtime.drain.supervisor.waits()
+        raise errors.BarrierTimeout(
+            MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding=shown, waits=waits).rstrip()
+        )
+    if meeting is not None:
+        meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
+    _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), PLAIN_THREAD})
+
+
+class GlobalBarrier(Protocol):
+    """A barrier of all processes."""
+
+    def wait(self, timeout: float | None, deadline: float | None) -> None:
+        """Waits until all processes are here, whose own effects are visible by then."""
+
+    def give_up(self) -> None:
+        """This process does not come: its own effects have not ended in time."""
+
+
+def _next_meeting() -> GlobalBarrier | None:
+    """The calling thread's next barrier of all processes; None if this is the only process."""
+    return None
+
+
+def meet_with(next_meeting: Callable[[], GlobalBarrier | None]) -> None:
+    """Asks there, from now on, for the calling thread's next barrier of all processes."""
+    global _next_meeting
+    _next_meeting = next_meeting
+
+
+def _raise_failures(threads: set[int] | None) -> None:
+    """Raises what effects of these threads' programs raised, or of all, and has not been reported."""
+    if native.has_host_failures():
+        uninterrupted(runtime.failures.take_from_host_functions)
+    if not runtime.failures:
+        return
+    runtime.failures.keep_from_jax()
+    runtime.failures.raise_taken(threads)
+
+
+@_jax.patches.implements("effects_barrier")
+def _waiting_for_ours(block: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Waits for what went through us at the end of `jax.effects_barrier`, also when that raises."""
+
+    def block_until_ready(tokens: Any) -> None:
+        try:
+            block(tokens)
+        finally:
+            if not _jax.is_being_traced():
+                effects_barrier()
+
+    return block_until_ready
 
 
 # `fx.stats`.

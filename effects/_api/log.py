@@ -9,11 +9,10 @@ from typing import Any, Never
 
 from effects import _jax
 from effects._model.content import NativeText, Report, described_by
+from effects._model.effect import PROGRAM, Effect, bind_where, host_effect, register_effect
 from effects._model.filter import LOGGER, choose
 from effects._model.line import line_of, write_lines
-from effects._model.primitive import bind_where
 from effects._model.record import Record, after_shard
-from effects._model.registry import PROGRAM, Effect, host_effect, register_effect
 from effects._model.site import MSG_TRACER_IN_TEXT, Site, holds_tracer, take_arguments, where_called
 from effects._model.text import Piece, Plan, Wrap, text_plan
 

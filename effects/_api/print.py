@@ -9,10 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from effects import _jax
+from effects._model.effect import PROGRAM, Effect, bind_where, effect_p, host_effect, register_effect
 from effects._model.filter import choose
 from effects._model.line import Line, check_format
-from effects._model.primitive import bind_where, effect_p
-from effects._model.registry import PROGRAM, Effect, host_effect, register_effect
 from effects._model.site import Site, take_arguments, where_called
 
 PRINT = register_effect(Effect("print", domain=PROGRAM))

@@ -1,14 +1,16 @@
-"""Types, primitives and values: `jax._src.core`."""
+"""Types, primitives, values and jaxprs: `jax._src.core`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import jax
 from jax._src import ad_util, core, literals, source_info_util, tree_util
 from jax._src import effects as jax_effects
+from jax._src import linear_util as lu
+from jax._src.interpreters import partial_eval as pe
 from jax._src.state.types import AbstractRef, RefEffect
 from jax._src.state.types import TransformedRef as TransformedRef
 
@@ -61,6 +63,131 @@ def plain_number(x: Any) -> Any:
 _PLAIN: dict[type, Any] = {literals.TypedInt: int, literals.TypedFloat: float, literals.TypedComplex: complex}
 
 
+def tracer_names() -> set[str]:
+    """What the text of a value that is not known yet begins with: the names of all classes of such values, those of
+    other libraries too, and what JAX shows of some instead."""
+    names, classes = {"JitTracer", "GradTracer", "VmapTracer"}, [Tracer]
+    while classes:
+        names.add(classes[-1].__name__)
+        classes += classes.pop().__subclasses__()
+    return names
+
+
+# Jaxprs. Since 0.11 a jaxpr holds its constants; before, a ClosedJaxpr did.
+
+# `jax.extend.core` has it under its old name in every version, and imports Pallas.
+ClosedJaxpr: Any = getattr(core, "ClosedJaxpr", core.Jaxpr)
+
+
+def is_closed(jaxpr: Any) -> bool:
+    """Whether a jaxpr holds its constants; since 0.11 all do."""
+    return isinstance(jaxpr, ClosedJaxpr)
+
+
+def closed_jaxpr(jaxpr: Any, consts: Sequence[Any] = ()) -> Any:
+    """A jaxpr with its constants. The same jaxpr without constants gives the same object again."""
+    if isinstance(jaxpr, ClosedJaxpr) and not consts:
+        return jaxpr
+    return ClosedJaxpr(jaxpr, consts) if consts else pe.close_jaxpr(jaxpr)
+
+
+def open_jaxpr(jaxpr: Any) -> Any:
+    """The jaxpr whose constants are its first arguments."""
+    if not jaxpr.consts:
+        return jaxpr.jaxpr
+    return pe.convert_constvars_jaxpr(jaxpr.jaxpr)
+
+
+def trace_to_jaxpr(fun: Callable[..., Sequence[Any]], avals: Sequence[Any], like: Any) -> Any:
+    """Traces a function of flat values into a jaxpr with constants. `like` is the jaxpr that it was made from."""
+    debug_info = like.jaxpr.debug_info.with_unknown_names()
+    jaxpr, _, consts = pe.trace_to_jaxpr_dynamic(lu.wrap_init(fun, debug_info=debug_info), list(avals))
+    return closed_jaxpr(jaxpr, consts)
+
+
+def without_results(jaxpr: Any, count: int) -> Any:
+    """A jaxpr with constants, without the first `count` of its results."""
+    inner = jaxpr.jaxpr
+    debug_info = inner.debug_info.with_unknown_names()
+    return closed_jaxpr(inner.replace(outvars=inner.outvars[count:], debug_info=debug_info), jaxpr.consts)
+
+
+def evaluate(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+    """Evaluates a jaxpr with constants, as it is."""
+    return core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args)
+
+
+def evaluate_as_typed(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+    """The same where arguments may vary over more axes of a region than their types in the jaxpr say, as JAX itself
+    gives them to loops. Such a jaxpr becomes a function of its own, inside of which its types hold. It cannot be
+    transposed: it would sum what is not to be."""
+    if any(_varying(typeof(x)) != _varying(aval) for x, aval in zip(args, jaxpr.in_avals, strict=True)):
+        jaxpr = trace_to_jaxpr(jax.jit(core.jaxpr_as_fun(jaxpr)), jaxpr.in_avals, like=jaxpr)
+    return evaluate(jaxpr, args)
+
+
+def _varying(aval: Any) -> frozenset[Any]:
+    """The axes of a region over which values of this type vary."""
+    return aval.manual_axis_type.varying if isinstance(aval, core.ShapedArray) else frozenset()
+
+
+def bind(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """Binds an equation as it is to new arguments; always returns a sequence."""
+    bind_params = eqn.primitive.get_bind_params(eqn.params)
+    if isinstance(bind_params, tuple):  # up to 0.10: functions apart from parameters
+        subfuns, bind_params = bind_params
+        out = eqn.primitive.bind(*subfuns, *args, **bind_params)
+    else:
+        out = eqn.primitive.bind(*args, **bind_params)
+    return out if eqn.primitive.multiple_results else [out]
+
+
+def interpret(
+    jaxpr: Any,
+    args: Sequence[Any],
+    apply: Callable[[Any, list[Any]], Sequence[Any]],
+    applied: Container[int] | None = None,
+    once: bool = False,
+) -> list[Any]:
+    """Evaluates a jaxpr with constants, with `apply(equation, operands)` for each equation. What that binds has the
+    source line, name stack and settings of the equation.
+
+    If `applied` is given, the equations at other positions go as they are into the jaxpr that is traced, wherever their
+    operands have the types that they were traced for. To bind them would come to the same and take several times as
+    long. `once`: whether the jaxpr is evaluated once in this trace, so that it takes no longer than it must.
+    """
+    inner = jaxpr.jaxpr
+    environment = Keeping(inner, once)
+    environment.update(zip(inner.constvars, jaxpr.consts, strict=True))
+    environment.update(zip(inner.invars, args, strict=True))
+    keeps = applied is not None and environment.is_possible and _have_types_of(args, inner.invars)
+
+    def read(atom: Any) -> Any:
+        return atom.val if hasattr(atom, "val") else environment[atom]
+
+    for position, eqn in enumerate(inner.eqns):
+        if keeps and position not in applied:
+            environment.keep(eqn)
+            continue
+        operands = [read(atom) for atom in eqn.invars]
+        source = eqn.source_info
+        name_stack = source_info_util.current_name_stack() + source.name_stack
+        with source_info_util.user_context(source.traceback, name_stack=name_stack), eqn.ctx.manager:
+            outs = apply(eqn, operands)
+        environment.update(zip(eqn.outvars, outs, strict=True))
+        keeps = keeps and _have_types_of(outs, eqn.outvars)
+    return [read(atom) for atom in inner.outvars]
+
+
+def _have_types_of(values: Sequence[Any], variables: Sequence[Any]) -> bool:
+    return all(typeof(x) == variable.aval for x, variable in zip(values, variables, strict=True))
+
+
+def without_dead_code(jaxpr: Any) -> Any:
+    """A jaxpr whose constants are its first arguments, without what neither a result nor an effect needs."""
+    return closed_jaxpr(pe.dce_jaxpr(open_jaxpr(jaxpr), True, True)[0])
+
+
 def has_state(jaxpr: Any) -> bool:
     """Whether a jaxpr reads or writes references of the function around it."""
     return any(isinstance(effect, RefEffect) for effect in jaxpr.effects)
@@ -75,14 +202,103 @@ def has_axis(jaxpr: Any) -> bool:
     return any(isinstance(effect, core.NamedAxisEffect) for effect in jaxpr.effects)
 
 
-def tracer_names() -> set[str]:
-    """What the text of a value that is not known yet begins with: the names of all classes of such values, those of
-    other libraries too, and what JAX shows of some instead."""
-    names, classes = {"JitTracer", "GradTracer", "VmapTracer"}, [Tracer]
-    while classes:
-        names.add(classes[-1].__name__)
-        classes += classes.pop().__subclasses__()
-    return names
+def argument_names(jaxpr: Any) -> tuple[str, ...]:
+    """What the user calls the inputs of a jaxpr, as far as that is known."""
+    names = jaxpr.jaxpr.debug_info.arg_names or ()
+    return tuple(name or "" for name in names) if len(names) == len(jaxpr.in_avals) else ()
+
+
+jaxprs_in: Callable[[dict[str, Any]], Iterator[Any]] = core.jaxprs_in_params
+"""The jaxprs among an equation's parameters, with or without constants."""
+
+
+def eqns_in(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr and of all that are inside it, those of each once, however often it is called."""
+    jaxprs, known = [jaxpr], {jaxpr}
+    for each in jaxprs:
+        for eqn in each.eqns:
+            yield eqn
+            new = {inner: None for inner in jaxprs_in(eqn.params) if inner not in known}
+            jaxprs += new
+            known.update(new)
+
+
+def with_jaxprs(eqn: Any, change: Callable[[Any], Any]) -> Any:
+    """An equation with the jaxprs among its parameters changed into others of the same type."""
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            parts = [*map(changed, value)]
+            same = all(part is old for part, old in zip(parts, value, strict=True))
+            return value if same else getattr(value, "_make", type(value))(parts)  # of a named tuple
+        return change(value) if isinstance(value, (core.Jaxpr, ClosedJaxpr)) else value
+
+    params = {name: changed(value) for name, value in eqn.params.items()}
+    effects = frozenset().union(*(inner.effects for inner in core.jaxprs_in_params(params)))
+    return eqn.replace(params=params, effects=effects & frozenset(eqn.effects))
+
+
+# Equations that go into the jaxpr that is traced without the way through JAX's `bind`, which takes several times as
+# long: `jax._src.interpreters.partial_eval`.
+
+
+def stage(primitive: Any, *operands: Any, **params: Any) -> Any:
+    """What `primitive.bind` returns, for a primitive with several results, no effects and no lowering of its types."""
+    trace = core.trace_ctx.trace
+    if not isinstance(trace, pe.DynamicJaxprTrace):
+        return primitive.bind(*operands, **params)
+    source = source_info_util.current()
+    tracers = [trace.to_jaxpr_tracer(x, source) for x in operands]
+    types, effects = primitive.abstract_eval(*[tracer.aval for tracer in tracers], **params)
+    return trace.emit_eqn(tracers, types, primitive, params, effects, source)
+
+
+class Keeping(dict[Any, Any]):
+    """The values of a jaxpr's variables, while its equations become part of the jaxpr that is traced."""
+
+    def __init__(self, jaxpr: Any, once: bool):
+        """`once`: whether the jaxpr is evaluated once in this trace. Its variables may then be those of the new one."""
+        super().__init__()
+        self._trace = core.trace_ctx.trace
+        self._around = source_info_util.current_name_stack()
+        self._keeps_variables = once and not self._around.stack
+        self.is_possible = (
+            isinstance(self._trace, pe.DynamicJaxprTrace)
+            and not jaxpr.is_high
+            and core.current_jaxpr_eqn_context().xla_metadata is None
+        )
+        """Whether equations would be the same if they were bound."""
+
+    def __missing__(self, variable: Any) -> Any:
+        """The value of a variable that is one of the new jaxpr's, too."""
+        return self._trace.var_to_tracer(variable, None)
+
+    def keep(self, eqn: Any) -> None:
+        """Makes an equation without effects one of the new jaxpr. Its operands must have the types that it was traced
+        for."""
+        if not self._keeps_variables:
+            source = eqn.source_info
+            if self._around.stack:
+                source = source.replace(name_stack=self._around + source.name_stack)
+            types = [variable.aval for variable in eqn.outvars]
+            operands = self._operands(eqn, source)
+            outs = self._trace.emit_eqn(operands, types, eqn.primitive, eqn.params, eqn.effects, source, eqn.ctx)
+            self.update(zip(eqn.outvars, outs, strict=True))
+        elif any([type(atom) is core.Var and atom in self for atom in eqn.invars]):  # noqa: C419 - half the time
+            operands = self._operands(eqn, eqn.source_info)
+            parts = eqn.primitive, eqn.params, eqn.effects, eqn.source_info, eqn.ctx
+            self._trace.frame.tracing_eqns.append(pe.TracingEqn(operands, eqn.outvars, *parts))
+        else:
+            self._trace.frame.tracing_eqns.append(eqn)
+
+    def _operands(self, eqn: Any, source: Any) -> list[Any]:
+        operands: list[Any] = []
+        for atom in eqn.invars:
+            if type(atom) is core.Literal:
+                operands.append(pe.DynamicJaxprTracer(self._trace, atom.aval, atom, source))
+            else:
+                operands.append(self._trace.to_jaxpr_tracer(self[atom], source))
+        return operands
 
 
 # Where an equation comes from in the user's code: `jax._src.source_info_util`.

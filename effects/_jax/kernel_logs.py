@@ -12,7 +12,7 @@ from jax._src import core
 from jax._src.pallas import core as pallas_core
 from jax._src.pallas import primitives
 
-from effects._jax.jaxprs import closed_jaxpr
+from effects._jax.core import closed_jaxpr
 from effects._jax.lowering import platforms_of
 from effects._jax.pallas import HIDDEN, is_simulated, named_inputs, trace_kernel
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from effects._jax.jaxprs import closed_jaxpr
+from effects._jax.core import closed_jaxpr
 
 
 def is_in_kernel() -> bool:

@@ -18,8 +18,7 @@ from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
 from jax._src.lib.mlir.dialects import hlo
 
-from effects._jax.core import ShapedArray, abstract_token
-from effects._jax.jaxprs import jaxprs_in
+from effects._jax.core import ShapedArray, abstract_token, jaxprs_in
 
 # XLA's partitioner.
 

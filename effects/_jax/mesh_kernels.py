@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax._src import core
 from jax._src.pallas import mpmd
 
-from effects._jax.jaxprs import closed_jaxpr, is_closed, trace_to_jaxpr
+from effects._jax.core import closed_jaxpr, is_closed, trace_to_jaxpr
 
 mpmd_map_p = mpmd.mpmd_map_p
 

@@ -29,9 +29,8 @@ from jax._src.state import primitives as state
 from jax._src.state.indexing import ds as ds
 from jax._src.state.types import AbstractRef
 
-from effects._jax.core import source_of
+from effects._jax.core import closed_jaxpr, eqns_in, evaluate, is_closed, source_of, trace_to_jaxpr
 from effects._jax.dispatch import is_callback_effect, left_to_jax
-from effects._jax.jaxprs import closed_jaxpr, eqns_in, evaluate, is_closed, trace_to_jaxpr
 
 pallas_call_p = pallas_call.pallas_call_p
 

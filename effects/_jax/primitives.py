@@ -27,8 +27,7 @@ from jax._src.lax.control_flow import conditionals, loops, solves
 from jax._src.sharding_impls import UNSPECIFIED
 from jax._src.state import discharge
 
-from effects._jax.core import Primitive, typeof
-from effects._jax.jaxprs import closed_jaxpr
+from effects._jax.core import Primitive, closed_jaxpr, typeof
 from effects._jax.lowering import boolean
 
 cond_p = conditionals.cond_p

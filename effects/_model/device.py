@@ -19,7 +19,7 @@ class Platform(NamedTuple):
 
     Attributes:
         name: As JAX calls it.
-        records: Who publishes records: `"native"`, handlers of the native module (`lowering/native_calls.py`), or
+        records: Who publishes records: `"native"`, handlers of the native module (`lowering/effect.py`), or
             `"callback"`, JAX's Python callbacks (`lowering/host_path.py`).
         handlers: What XLA calls it for handlers of the user's; None where there can be none. JAX must know the
             platform, since rules are registered for it when extensions are loaded.

@@ -28,8 +28,8 @@ import numpy as np
 from effects import _jax
 from effects._model.callback import HostCall, Numbering
 from effects._model.content import Content, HandlerContent, content_from
+from effects._model.effect import Effect, describe_effect
 from effects._model.filter import ALWAYS, Filter
-from effects._model.registry import Effect, describe_effect
 
 # Arrays that travel in records, and arguments that do not.
 

@@ -15,9 +15,8 @@ import numpy as np
 from effects._model.content import NativeText
 from effects._model.device import places_are_plain
 from effects._model.native import native
-from effects._model.record import Record, Records
+from effects._model.record import MARK, Mark, Record, Records, Unfilled, encode, is_number, plain, python_value
 from effects._model.site import Operand, Site, dtype_name
-from effects._model.values import MARK, Mark, Unfilled, encode, is_number, plain, python_value
 from effects._model.wire import HEADER, SCALARS, header_offset
 
 # NumPy's print options, as far as native code follows them.

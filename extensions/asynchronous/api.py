@@ -15,7 +15,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.callback import check_function, result_type
 from effects._model.callback import HostFunction, function_name
-from effects._model.registry import register_effect
+from effects._model.effect import register_effect
 from effects._model.site import Operand, Site, Where, take_arguments, where_called
 from effects.extensions.asynchronous.host_start import HostStart
 from effects.extensions.asynchronous.operation import HostEnd, HostStartOp, Kept, Operation

@@ -18,7 +18,7 @@ import numpy as np
 from effects import _jax
 from effects._api.callback import CALLBACK
 from effects._model.callback import HostCall, HostFunction
-from effects._model.primitive import result_avals
+from effects._model.effect import result_avals
 from effects._model.site import Operand, Site, Where, flat_arguments
 from effects.extensions.asynchronous.primitives import DONE_FUNCTION
 

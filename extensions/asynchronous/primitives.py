@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from effects import _jax
-from effects._model.registry import Effect
+from effects._model.effect import Effect
 
 ASYNC = Effect("async", kind="device")
 """The effect of starts, updates and dones. They are in order on the device, in a domain that counts nothing."""

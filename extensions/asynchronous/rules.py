@@ -18,7 +18,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.after import after
-from effects._model.primitive import effect_p
+from effects._model.effect import ON_DEVICE, effect_p, token_key
 from effects._model.site import Site, stored_dtype
 from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, PLAIN_THREAD, POST_TARGET, TAKE_TARGET, Attribute, stream_of
 from effects.extensions.asynchronous.operation import Exchanged, HostAwait, HostStartOp, Operation
@@ -26,13 +26,12 @@ from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
 from effects.extensions.asynchronous.tickets import check_tickets
 from effects.extensions.asynchronous.ties import ScheduleTies, with_local_operations
-from effects.lowering.effect import bind_record
+from effects.lowering.effect import advances_token, bind_record, calls_handlers, emit_call, site_attributes
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.native_calls import advances_token, calls_handlers, emit_call, register_site, site_attributes
 from effects.lowering.regions import SINGLE
+from effects.lowering.sites import register_site
 from effects.lowering.summary import declare_sites
-from effects.lowering.thread import Passes, register_passes
-from effects.lowering.tokens import ON_DEVICE, TokenContext, Tokens, register_token_rule, token_key
+from effects.lowering.tokens import Passes, TokenContext, Tokens, register_passes, register_token_rule
 
 MSG_ASYNC_PLATFORM = (
     "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "

@@ -16,7 +16,7 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.registry import jax_effects
+from effects._model.effect import jax_effects
 from effects.extensions.asynchronous.operation import Exchanged, HostAwait, Operation
 from effects.extensions.asynchronous.primitives import ASYNC, async_done_p, async_start_p, async_update_p
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from effects import _jax
 from effects._model.after import after
+from effects._model.effect import token_key
 from effects.extensions.asynchronous.operation import HostStartOp
 from effects.extensions.asynchronous.primitives import (
     ASYNC,
@@ -26,7 +27,7 @@ from effects.extensions.asynchronous.primitives import (
     async_update_p,
     is_asynchronous,
 )
-from effects.lowering.tokens import Tokens, token_key
+from effects.lowering.tokens import Tokens
 
 _KEY = token_key(ASYNC)
 

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from effects import _jax
-from effects.dispatch.runtime.barrier import effects_barrier
-from effects.dispatch.runtime.runtime import runtime
+from effects.dispatch.runtime.runtime import effects_barrier, runtime
 from effects.extensions.breakpoints.frames import Frame
 from effects.lowering.native_module import native
 

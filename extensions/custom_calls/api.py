@@ -12,8 +12,8 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._api.print import PRINT
+from effects._model.effect import Effect, named_effect
 from effects._model.filter import NO_LEVEL
-from effects._model.registry import Effect, named_effect
 from effects._model.site import Operand, Site, Where, flat_arguments, where_called
 from effects.extensions.custom_calls.message import Message
 from effects.extensions.custom_calls.primitive import custom_call_p

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.registry import jax_effects
+from effects._model.effect import jax_effects
 from effects._model.site import Site
 from effects.extensions.custom_calls.message import message_of
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.device import PLATFORMS, platforms_with_handlers
-from effects._model.registry import Order
+from effects._model.effect import Order, token_key
 from effects._model.site import Site
 from effects._model.wire import CUSTOM_CALL_TARGET, Attribute, CustomCallTrait, call_traits
 from effects.dispatch.calling.eager import EAGER
@@ -25,17 +25,17 @@ from effects.extensions.custom_calls.api import Attributes
 from effects.extensions.custom_calls.message import message_of
 from effects.extensions.custom_calls.primitive import by_lane, custom_call_p
 from effects.extensions.custom_calls.targets import platforms_of, unknown_target
+from effects.lowering.effect import calls_handlers, emit_call, has_no_order, of_processes, own_devices
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.native_calls import (
-    calls_handlers,
-    emit_call,
-    of_processes,
-    own_devices,
-    refuse_several_devices,
-    register_site,
-)
+from effects.lowering.sites import register_site
 from effects.lowering.summary import declare_noted
-from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_key
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
+
+MSG_PLAIN_SHARDED = (
+    "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. JAX keeps the order "
+    "of effects on one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of "
+    "`jax.jit`, or around `jax.pmap`; where jit is disabled, or JAX looks for a NaN, do without."
+)
 
 threaded_call_p: _jax.Primitive = _jax.Primitive("threaded_custom_call")
 threaded_call_p.multiple_results = True
@@ -158,8 +158,8 @@ def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, *
         return _jax.mlir.lower_fun(lambda *operands: by_lane(make, None, operands, **of_lanes)[1])(ctx, *operands)
     operands, avals = operands[masked:], ctx.avals_in[masked:]
     has_effect = message_of(site).has_effect
-    if has_effect:
-        refuse_several_devices(ctx, site)
+    if has_effect and has_no_order(ctx, site):  # each device of a per-device region may have its own
+        raise _jax.Refused(MSG_PLAIN_SHARDED.format(effect=site.effect, where=site.where))
     if not has_effect or not site.effect.ordered:
         call_ctx = ctx.replace(avals_in=avals)
         return call_handler(call_ctx, platform, operands, has_side_effect=has_effect, site=site, **params)

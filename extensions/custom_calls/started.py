@@ -14,13 +14,14 @@ from typing import Any
 from effects import _jax
 from effects._config import config
 from effects._model.device import platforms_on_host, platforms_with_handlers
+from effects._model.effect import token_key
 from effects._model.site import Site
 from effects.extensions.asynchronous.operation import Kept
 from effects.extensions.asynchronous.primitives import ASYNC, async_start_p
 from effects.extensions.asynchronous.rules import keep, start_by
 from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.extensions.custom_calls.rules import call_handler, of_lanes_and_call, threaded_call_p
-from effects.lowering.tokens import TokenContext, Tokens, token_key
+from effects.lowering.tokens import TokenContext, Tokens
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

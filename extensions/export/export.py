@@ -15,13 +15,13 @@ import jax.export
 from effects import _errors as errors
 from effects import _jax
 from effects._model import wire as wire
+from effects._model.effect import token_keys
 from effects._model.site import Site, nodes_unknown_elsewhere
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.programs import RUNTIME_TOKEN, jit_with_all_tokens, trace
 from effects.extensions.export.exported import Exported, errors_count_users_arguments
-from effects.lowering.passes import others
+from effects.lowering.holders import others
 from effects.lowering.summary import summarize
-from effects.lowering.tokens import token_keys
 
 MSG_EXPORT_NODE = (
     "The program `{program}` cannot be exported: {effect} at {where} is given a {types}. Another process knows only "

@@ -15,15 +15,15 @@ import jax.export
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.registry import Effect, describe_effect, jax_effects, register_effect, registered_effects
+from effects._model.effect import Effect, describe_effect, jax_effects, register_effect, registered_effects, token_keys
 from effects._model.site import Site, site_from
 from effects.dispatch.calling.jit import jit
 from effects.dispatch.calling.programs import RUNTIME_TOKEN
 from effects.dispatch.runtime.runtime import runtime
 from effects.extensions.export.saved import pack, unpack
+from effects.lowering.effect import calls_handlers
 from effects.lowering.host_path import replace_handlers
-from effects.lowering.native_calls import calls_handlers
-from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, token_keys
+from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
 MSG_EXPORT_VJP = (
     "The derivative of the exported program `{program}` was asked for, and the program has effects. An exported "

@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects._model.device import device_place
-from effects._model.record import Record, Records
+from effects._model.record import Record, Records, is_number, is_numpys
 from effects._model.site import Site, Static
-from effects._model.values import is_number, is_numpys
 
 MSG_COLUMNS = (
     "The event {event!r} was logged with the fields {expected}, and at {where} with {got}. The records of an event are "

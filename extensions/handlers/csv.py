@@ -10,10 +10,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from effects._model.record import Record
+from effects._model.record import Mark, Record, plain, python_value
 from effects._model.site import Site
 from effects._model.text import MarkedRecord, NativeRows, Piece, Plan, Style, Wrap, joined, plan_of
-from effects._model.values import Mark, plain, python_value
 from effects.extensions.handlers.files import LineFile, each, is_json
 from effects.extensions.handlers.json_values import csv_cell, json_pieces
 

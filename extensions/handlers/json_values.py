@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from effects._model.record import encode, has_marks, plain, python_value
 from effects._model.text import MarkedRecord, Piece, Style, Wrap
-from effects._model.values import encode, has_marks, plain, python_value
 
 
 def csv_cell(value: Any) -> Any:

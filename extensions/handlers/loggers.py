@@ -7,8 +7,7 @@ import logging
 import os
 from typing import Any
 
-from effects._model.record import Record
-from effects._model.values import python_value
+from effects._model.record import Record, python_value
 from effects.extensions.handlers.files import library
 
 # Records as messages of a logging library.

@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from effects._model.record import Record
-from effects._model.values import is_number, python_value
+from effects._model.record import Record, is_number, python_value
 from effects._model.wire import PHASE, in_region
 from effects.extensions.handlers.files import library
 

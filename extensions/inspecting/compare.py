@@ -14,7 +14,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.programs import run_traced, trace
-from effects.dispatch.runtime.barrier import effects_barrier
+from effects.dispatch.runtime.runtime import effects_barrier
 from effects.extensions.inspecting.compiled_text import CompiledText, Copy
 from effects.extensions.inspecting.figures import (
     ExtraWork,

@@ -26,14 +26,12 @@ from effects._config import config
 from effects._jax import patches
 from effects._model.callback import HostCall, HostFunction, function_name
 from effects._model.content import Content
+from effects._model.effect import JAX_DEBUG, JAX_IO, OF_JAX, effect_p
 from effects._model.filter import NO_LEVEL
 from effects._model.line import Line, jax_text
-from effects._model.primitive import effect_p
-from effects._model.registry import JAX_DEBUG, JAX_IO, OF_JAX
 from effects._model.site import Operand, Site, Static, Where, flat_arguments, stored_dtype, take_array, whole_arguments
 from effects.extensions.jax_callbacks.origin import JaxCall
-from effects.lowering.holders import find_holder
-from effects.lowering.passes import Others, set_others
+from effects.lowering.holders import Others, find_holder, set_others
 from effects.lowering.rewrite import rewritten, with_jaxprs
 from effects.lowering.summary import summarize
 from effects.lowering.tokens import registered_rule

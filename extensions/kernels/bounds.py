@@ -16,7 +16,7 @@ from effects import _jax
 from effects._api.check import check_at
 from effects._jax import pallas
 from effects._model.site import Where
-from effects.lowering.passes import send
+from effects.lowering.holders import send
 
 MSG_COMPILED = (
     "The kernel `{kernel}` is compiled for a device, and `fx.config.bounds_checks` is set. Only simulated kernels "

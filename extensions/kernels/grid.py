@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from effects import _jax
 from effects._jax import pallas
-from effects._model.primitive import effect_p
+from effects._model.effect import effect_p
 from effects._model.site import Site
 from effects.extensions.asynchronous.operation import HostAwait, HostStartOp
-from effects.lowering.passes import send
+from effects.lowering.holders import send
 from effects.lowering.summary import summarize
 
 LANES = f"{pallas.HIDDEN}lane "

@@ -16,8 +16,8 @@ from effects import _errors as errors
 from effects import _jax
 from effects._jax import pallas
 from effects.dispatch.calling.jit import jit
-from effects.dispatch.runtime.barrier import effects_barrier
 from effects.dispatch.runtime.observe import capture
+from effects.dispatch.runtime.runtime import effects_barrier
 from effects.extensions.kernels.log import grown
 
 MSG_RACES = (

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from effects._model.content import Composite, described_by
-from effects._model.registry import Effect
+from effects._model.effect import Effect
 from effects._model.site import Operand, Site, site_from
 
 MSG_DROPPED = (

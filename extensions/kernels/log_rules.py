@@ -19,8 +19,7 @@ from effects._config import config
 from effects._jax import kernel_logs, pallas
 from effects._model.callback import HostCall
 from effects._model.content import HandlerContent
-from effects._model.primitive import effect_p
-from effects._model.registry import Effect
+from effects._model.effect import Effect, effect_p
 from effects._model.site import Operand, Site, Where, flat_arguments
 from effects.extensions.asynchronous.operation import Operation
 from effects.extensions.kernels.grid import LANES

@@ -14,8 +14,7 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects.dispatch.runtime.background import Background
-from effects.dispatch.runtime.barrier import meet_with
-from effects.dispatch.runtime.runtime import runtime
+from effects.dispatch.runtime.runtime import meet_with, runtime
 from effects.lowering.native_module import native
 
 MSG_GLOBAL_TIMEOUT = (

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from effects._model.content import Composite
+from effects._model.effect import effect_names
 from effects._model.record import Part, Record, Records, records_of
-from effects._model.registry import effect_names
 from effects._model.site import Site, site_from
 from effects._model.text import NativeRows
 from effects._model.wire import ALL_DEVICES, EPOCH, FIRST_GPU, STREAM, Kind, thread_of

@@ -18,8 +18,7 @@ from effects import _jax
 from effects._model.device import PLATFORMS
 from effects._model.filter import LOGGER
 from effects._model.site import Site
-from effects.dispatch.runtime.barrier import effects_barrier
-from effects.dispatch.runtime.runtime import runtime
+from effects.dispatch.runtime.runtime import effects_barrier, runtime
 from effects.extensions.runs.switches import Switches
 from effects.extensions.sites.selection import sites
 from effects.lowering.native_module import native

@@ -18,10 +18,9 @@ import rich.table
 from effects import _errors as errors
 from effects._model.content import NativeText
 from effects._model.line import parts_of_line
-from effects._model.record import Record, after_shard
+from effects._model.record import Record, after_shard, encode, plain
 from effects._model.site import Site
 from effects._model.text import NativeRows, text_plan
-from effects._model.values import encode, plain
 from effects._model.wire import INDEX, PHASE, Kind
 from effects.extensions.runs.reading import Event, Process, Run, RunError, read
 

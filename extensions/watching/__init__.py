@@ -1,5 +1,5 @@
 """`fx.watch`: the first bad value of a function, found inside the compiled program."""
 
-from effects._model.registry import PROGRAM, Effect, register_effect
+from effects._model.effect import PROGRAM, Effect, register_effect
 
 WATCH = register_effect(Effect("watch", domain=PROGRAM))  # of what a search records for itself

@@ -19,9 +19,9 @@ from effects._api.check import CHECK, Check, End, stop_before
 from effects._api.log import LOG, Event
 from effects._model.callback import HostFunction
 from effects._model.content import Report, described_by
+from effects._model.effect import effect_p
 from effects._model.filter import Filter
 from effects._model.line import Line
-from effects._model.primitive import effect_p
 from effects._model.record import Record
 from effects._model.site import Operand, Site, Where, take_arguments
 from effects._model.wire import EPOCH, PHASE, STREAM, in_region

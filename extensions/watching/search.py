@@ -18,7 +18,7 @@ import numpy as np
 from effects import _jax
 from effects._model.after import after
 from effects._model.callback import HostCall, HostFunction
-from effects._model.primitive import effect_p
+from effects._model.effect import effect_p
 from effects._model.record import Record
 from effects._model.site import Site, take_arguments
 from effects.dispatch.calling.jit import jit

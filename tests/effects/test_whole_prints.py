@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import effects as fx
-from effects.dispatch.runtime import runtime as whole_prints
+from effects.dispatch.runtime import outputs as whole_prints
 from tests.effects.notebook import FIRST, Notebook
 from tests.helpers import meet_barrier, run_python
 

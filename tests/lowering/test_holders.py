@@ -228,8 +228,8 @@ def test_axis_of_tangents_is_not_a_users_axis(lines):
 def test_body_is_traced_once(monkeypatch):
     """Whatever a pass sends through a loop, the body is traced once for it: nothing is traced again to reorder it."""
     traced = []
-    trace = lowering.thread._jax.trace_to_jaxpr
-    for module in (lowering.thread, lowering.masks):
+    trace = lowering.tokens._jax.trace_to_jaxpr
+    for module in (lowering.tokens, lowering.masks):
         monkeypatch.setattr(
             module._jax, "trace_to_jaxpr", lambda *args, **kwargs: traced.append(1) or trace(*args, **kwargs)
         )

@@ -14,7 +14,7 @@ import effects as fx
 from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.asynchronous.tickets import Run, check_tickets
 from effects.extensions.jax_callbacks.taking_over import take_over
-from effects.lowering import thread
+from effects.lowering import tokens
 from tests.helpers import meet_barrier
 
 done = fx.async_done
@@ -248,7 +248,7 @@ def test_run_state_in_a_region(check_vma):
 @pytest.mark.parametrize("kind", ["value", "host", "exchange"])
 def test_unknown_ticket_is_an_error(monkeypatch, kind):
     """And never a wait, whatever let the ticket through."""
-    monkeypatch.setitem(thread._passes, ASYNC, thread._passes[ASYNC]._replace(check=lambda jaxpr: None))
+    monkeypatch.setitem(tokens._passes, ASYNC, tokens._passes[ASYNC]._replace(check=lambda jaxpr: None))
     mesh = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def begin(x):

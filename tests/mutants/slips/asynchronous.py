@@ -27,7 +27,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.barrier_does_not_settle",
-        "dispatch/runtime/waiting.py",
+        "dispatch/runtime/runtime.py",
         "            if unpolled := self._poll(which, names, deadline):\n",
         "            if unpolled := list[str]():\n",
         "The barrier does not wait for handlers that come after the end that their program has published.",
@@ -51,7 +51,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.any_array_is_a_token",
-        "lowering/native_calls.py",
+        "lowering/effect.py",
         "        if x.dtype == np.uint32 and x.shape in ((TOKEN_LENGTH,), (REPLICA_TOKEN_LENGTH,)):\n",
         "        if True:\n",
         "In a region over one axis of two, what stands between start and done is taken for a token.",
@@ -148,7 +148,7 @@ SLIPS = (
     ),
     Slip(
         "asynchronous.barrier_waits_for_what_is_never_done",
-        "dispatch/runtime/waiting.py",
+        "dispatch/runtime/runtime.py",
         "            if stream.held_for == PLAIN_THREAD and stream not in own:\n",
         "            if False:\n",
         "A barrier waits for what an asynchronous callback has shown that is never done.",

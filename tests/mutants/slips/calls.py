@@ -86,7 +86,7 @@ SLIPS = (
     ),
     Slip(
         "calls.inside_again",
-        "effects/_jax/jaxprs.py",
+        "effects/_jax/core.py",
         "if inner not in known}",
         "}",
         "The equations of a region are read as often as functions are called.",

@@ -74,9 +74,9 @@ SLIPS = (
     ),
     Slip(
         "failures.left_by_interrupt",
-        "dispatch/runtime/barrier.py",
-        "    finish_interrupted()\n",
-        "",
+        "dispatch/runtime/runtime.py",
+        "    finish_interrupted()\n    deadline = ",
+        "    deadline = ",
         "A barrier returns while a failure is taken for one that was interrupted.",
         (f"{INTERRUPTS}::test_failure_that_is_being_taken_when_the_barrier_is_interrupted_is_raised_by_the_next",),
     ),

@@ -115,7 +115,7 @@ SLIPS = (
     ),
     Slip(
         "kernels.count_behind_a_branch",
-        "lowering/passes.py",
+        "lowering/holders.py",
         "    now[:] = extra.state\n",
         "    now[:] = [*now]\n",
         "Effects behind a branch or a loop are written over those in it.",

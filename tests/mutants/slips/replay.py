@@ -35,7 +35,7 @@ SLIPS = (
     ),
     Slip(
         "replay.torn_prints",
-        "dispatch/runtime/runtime.py",
+        "dispatch/runtime/outputs.py",
         "        builtins.print = _at_once\n",
         "        pass\n",
         "Lines of effects come in between the parts of a `print` of Python's.",

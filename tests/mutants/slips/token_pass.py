@@ -2,15 +2,15 @@
 
 from tests.mutants.slip import Slip
 
-THREAD = "lowering/thread.py"
-IN_THREAD = "tests/lowering/test_thread.py"
+PASS = "lowering/tokens.py"
+TOKENS = "tests/lowering/test_tokens.py"
 UNORDERED = "tests/dispatch/devices/test_unordered.py"
 COLLECTIVES = "tests/lowering/regions/test_collectives.py"
 
 SLIPS = (
     Slip(
         "token_pass.call_number",
-        "lowering/native_calls.py",
+        "lowering/effect.py",
         "traits = call_traits(has, devices, call)",
         "traits = call_traits(has, devices, 0)",
         "Over several devices XLA makes one of two equal unordered records.",
@@ -42,7 +42,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.join",
-        THREAD,
+        PASS,
         "tokens[UNORDERED] = _join([tokens[UNORDERED], *joined])",
         "tokens[UNORDERED] = joined[-1]",
         "The output token does not depend on unordered records but the last, and XLA drops the others.",
@@ -54,15 +54,15 @@ SLIPS = (
         "return [asks(consts, carry), *carry]",
         "return [asks(consts, flat[count + 1 :]), *carry]",
         "A loop's condition is asked of what was carried before the iteration.",
-        (f"{IN_THREAD}::test_effects_come_in_program_order",),
+        (f"{TOKENS}::test_effects_come_in_program_order",),
     ),
     Slip(
         "token_pass.closes_too_early",
-        THREAD,
+        PASS,
         "if len(token_keys(summary.effects)) != 1:",
         "if not token_keys(summary.effects):",
         "A program with two order domains ends with the last record of one of them.",
-        (f"{IN_THREAD}::test_program_with_two_domains_does_not_end_with_the_last_record_of_one",),
+        (f"{TOKENS}::test_program_with_two_domains_does_not_end_with_the_last_record_of_one",),
     ),
     Slip(
         "token_pass.domain_number",
@@ -74,11 +74,11 @@ SLIPS = (
     ),
     Slip(
         "token_pass.one_function",
-        THREAD,
+        PASS,
         "@_jax.weakref_lru_cache\ndef threaded_jaxpr(",
         "def threaded_jaxpr(",
         "A jitted function that is called often becomes as many functions.",
-        (f"{IN_THREAD}::test_a_function_called_often_stays_one_function",),
+        (f"{TOKENS}::test_a_function_called_often_stays_one_function",),
     ),
     Slip(
         "token_pass.collective_in_function",
@@ -90,7 +90,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.collective_in_threaded_function",
-        THREAD,
+        PASS,
         "with inside(region):",
         "with inside(InRegion()):",
         "A collective inside of a function with effects is not tied to the effects ahead of it: a deadlock.",
@@ -98,7 +98,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.collective_not_after_tokens",
-        THREAD,
+        PASS,
         "operands = after(tokens.values(), operands)",
         "operands = after([], operands)",
         "What goes into a collective is tied to nothing: a deadlock.",
@@ -106,7 +106,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.other_type",
-        "effects/_jax/jaxprs.py",
+        "effects/_jax/core.py",
         "keeps = keeps and _have_types_of(outs, eqn.outvars)",
         "keeps = keeps and True",
         "What follows a rule that gives another type keeps the type that it had.",
@@ -114,7 +114,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.names_around",
-        "effects/_jax/jaxprs.py",
+        "effects/_jax/core.py",
         "source = source.replace(name_stack=self._around + source.name_stack)",
         "pass",
         "Equations of a function that is evaluated in place lose the names around it.",
@@ -122,7 +122,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.bound_again",
-        THREAD,
+        PASS,
         "None if may_depend else summary.with_effects, once)",
         "None)",
         "Equations without effects are bound again, which takes longer than to lower them.",
@@ -130,7 +130,7 @@ SLIPS = (
     ),
     Slip(
         "token_pass.variables_twice",
-        THREAD,
+        PASS,
         "    once: bool = False,\n",
         "    once: bool = True,\n",
         "A body that is evaluated twice in one trace defines its variables twice.",

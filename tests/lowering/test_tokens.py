@@ -162,7 +162,7 @@ STABLEHLO = {  # name -> what carries the token, as text
 
 
 def _closes(text):
-    """Whether each record of a program says that it is the last; see the traits in `lowering/native_calls.py`."""
+    """Whether each record of a program says that it is the last; see the traits in `lowering/effect.py`."""
     return [bool(int(traits) & 2) for traits in re.findall(r"traits = (\d+)", text)]
 
 
@@ -231,7 +231,7 @@ def test_equations_keep_their_source_and_names():
             return _show("x", jnp.sin(x))
 
     text = fx.jit(program).lower(1.0).as_text(debug_info=True)
-    assert "mine/sin" in text and "test_thread.py" in text
+    assert "mine/sin" in text and "test_tokens.py" in text
 
 
 def test_domains_of_one_program_are_apart(lines):
