@@ -129,7 +129,8 @@ class JitFunction(Dispatcher[P, R]):
 
     def _cache_size(self) -> int:
         """As `jax.jit(f)._cache_size`: for how many kinds of arguments calls take the fast path. On several
-        devices a kind that is met late may make those before it take it anew."""
+        devices a kind that is met late may make those before it take it anew. If the first call of a function turns
+        out to have no effects, that kind counts twice."""
         return self._threaded._cache_size() + self._plain._cache_size()
 
 

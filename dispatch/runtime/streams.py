@@ -309,7 +309,8 @@ class StreamHost:
     def has_gates(self, output_token: Any) -> bool:
         """Whether the handlers of a program wait for those of the one before."""
         devices = output_token.sharding.device_set
-        return config.native and not any(PLATFORMS[platform_of(device)].in_order for device in devices)
+        rows = (PLATFORMS.get(platform_of(device)) for device in devices)
+        return config.native and not any(row is None or row.in_order for row in rows)
 
     def several_devices(self) -> bool:
         """Whether programs may run on several devices. Asked once."""
