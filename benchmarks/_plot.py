@@ -39,7 +39,6 @@ STYLE = f"""\
 """
 CURVES = {  # the same contender looks the same in all pictures
     "scale-prints": "A print in programs with few and with many",
-    "scale-compile": "Compiling a print that is one of few and one of many",
     "scale-operand": "A callback with small and with large operands",
     "scale-devices": "A print on each of few and of many devices",
     "scale-threads": "A call with a print on few and on many threads",
