@@ -56,7 +56,8 @@ def expect(case: Case) -> Outcome:
         reading.device = next(device for device in (at, place, 0) if device is not None)
         DISPATCH.set(number if case.context else 0)
         try:
-            state, committed = reading.interpret(run.program, state, number), at
+            state = reading.interpret(run.program, state, number)
+            committed = reading.device if run.exported else at  # JAX commits what an exported program returns
             outcome.states.append(state)
             if reading.stopped:
                 outcome.stopped.append(number)
