@@ -50,8 +50,8 @@ def is_simulated(params: dict[str, Any]) -> bool:
 
 
 def as_simulated(params: dict[str, Any]) -> dict[str, Any] | None:
-    """The parameters of a kernel, which XLA's own operations simulate on any device. None if the kernel does what these
-    cannot do, or waits for something."""
+    """The parameters with which JAX simulates a kernel by XLA's own operations, on any device. None if the kernel
+    copies asynchronously, waits for a semaphore, or has a primitive that only its device has."""
     primitives_in = {eqn.primitive for eqn in eqns_in(closed_jaxpr(params["jaxpr"]).jaxpr)}
     return None if primitives_in - _SIMULATED - mlir._lowerings.keys() else {**params, "interpret": True}
 

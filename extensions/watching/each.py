@@ -110,7 +110,7 @@ class Each:
         bind_found(self._watch, eqn, where, found, names, operands, outs, self._iterations)
 
     def _look_inside(self, eqn: Any, found: Any, operands: Sequence[Any]) -> None:
-        """Simulates a kernel where `found` holds, with a look at each of its equations."""
+        """Simulates a kernel where `found` holds, if JAX can, and looks at each of its equations."""
         from effects._jax import pallas  # which a kernel has imported
 
         if (params := pallas.as_simulated(eqn.params)) is None:

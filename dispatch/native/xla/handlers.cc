@@ -76,7 +76,8 @@ std::vector<Dims> DimsOf(ffi::RemainingArgs args) {
   return dims;
 }
 
-// (token, *operands) -> token: see PublishRecord(). Of several records the operands stand one behind the other.
+// (token, *operands) -> token: see PublishRecord(). A call that publishes several records has the operands of each
+// behind those of the record before it.
 ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer<ffi::U32> token,
                   ffi::RemainingArgs args, ffi::Result<ffi::Buffer<ffi::U32>> next) {
   return Guard([&] {
@@ -85,7 +86,7 @@ ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer
     if (site->others.empty()) {
       PublishRecord(*site, device, own, spans.data(), spans.size(), [&] { return DimsOf(args); });
     } else {
-      // None of them is a whole value, whose sizes would be asked for.
+      // Only whole values need their sizes, and a call that publishes several records has none.
       Span *next_operand = spans.data();
       const auto publish = [&](const LoadedSite &one) {
         PublishRecord(one, device, own, next_operand, one.operands, [] { return std::vector<Dims>(); });

@@ -14,7 +14,8 @@ def _aside():
 
 
 def _twice(x):
-    """From one line, with something between them, as what stands next to each other is told apart by its tokens."""
+    """Two equal effects of one line. The addition between them keeps them two calls, which only their numbers make
+    different: effects that stand next to each other are one call."""
     return (_aside(), x + 1, _aside())[1]
 
 
