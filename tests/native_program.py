@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import jax
@@ -22,9 +22,18 @@ FOLDERS = [  # of the library that the module, too, is linked with
 IN_ALL = (NATIVE / "main.cc", NATIVE / "world.cc", NATIVE / "cuda_world.cc", NATIVE / "driver" / "stand_in.cc")
 USE_XLA = ("cuda", "custom_call", "overlay", "started_call")  # with these their names begin
 TESTS = sorted(NATIVE.glob("*_test.cc"))
-NAMES = [f"{file.stem}.{name}" for file in TESTS for name in re.findall(r"^TEST\((\w+)\)", file.read_text(), re.M)]
+HAVE_ONE_THREAD = ("custom_call", "order", "region", "text")  # the tests with whose names these begin
+WITH_THREADS = [test for test in TESTS if not test.name.startswith(HAVE_ONE_THREAD)]
 FLAGS = ["-O0", "-g1", "-pthread"]  # lines for reports; to optimize or to track variables takes twice as long or more
 RUN_SECONDS = 240  # far above what any of them takes: only a hang reaches it
+
+
+def names_of(tests: Iterable[Path]) -> list[str]:
+    """The names of the tests in these files."""
+    return [f"{file.stem}.{name}" for file in tests for name in re.findall(r"^TEST\((\w+)\)", file.read_text(), re.M)]
+
+
+NAMES = names_of(TESTS)
 
 
 def run(command: Sequence[str | Path], seconds: int = RUN_SECONDS) -> tuple[int, str]:
@@ -43,8 +52,8 @@ def _includes() -> list[str]:
     return ["-I", str(ROOT), "-I", fx.include_dir(), "-isystem", jax.ffi.include_dir()]
 
 
-def _libraries(flags: Sequence[str]) -> tuple[Path, Path]:
-    """All tests, and the library that they test, each compiled in a few units: most of what a source takes is what it
+def _libraries(flags: Sequence[str], tests: Sequence[Path] = TESTS) -> tuple[Path, Path]:
+    """The tests, and the library that they test, each compiled in a few units: most of what a source takes is what it
     includes. Each test file has a namespace of its own, so that names do not clash."""
     headers = [
         *NATIVE.rglob("*.h"),
@@ -58,8 +67,8 @@ def _libraries(flags: Sequence[str]) -> tuple[Path, Path]:
 
     in_library = [_sources(folder) for folder in FOLDERS]
     library = build_library("native", in_library, flags, _includes(), headers, of_xla)
-    with_xla = [source for source in TESTS if _uses_xla(source)]
-    others = [source for source in TESTS if source not in with_xla]
+    with_xla = [source for source in tests if _uses_xla(source)]
+    others = [source for source in tests if source not in with_xla]
     units = [IN_ALL, with_xla, others[::2], others[1::2]]
     return build_library("native-tests", units, flags, _includes(), headers, of_xla), library
 
@@ -73,9 +82,9 @@ def _sources(folder: Path) -> list[Path]:
     return sorted(source for source in folder.glob("*.cc") if source.name != "python.cc")
 
 
-def build(flags: Sequence[str]) -> Path:
-    """The program of all tests, linked with the library, both compiled with these flags."""
-    return link_program("native-tests", _libraries(flags), flags)
+def build(flags: Sequence[str], tests: Sequence[Path] = TESTS) -> Path:
+    """The program of these tests, linked with the library, both compiled with these flags."""
+    return link_program("native-tests", _libraries(flags, tests), flags)
 
 
 def build_with(source: Path, folder: Path) -> Path:

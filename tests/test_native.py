@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import find_compiler
-from tests.native_program import FLAGS, NAMES, build, run
+from tests.native_program import FLAGS, TESTS, WITH_THREADS, build, names_of, run
 
 SANITIZERS = {
     "thread": ["-fsanitize=thread"],
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
 }
+TESTS_OF = {"thread": WITH_THREADS, "address": TESTS}
+NAMES_OF = {sanitizer: names_of(tests) for sanitizer, tests in TESTS_OF.items()}
 
 
 def _flags(sanitizer: str) -> list[str]:
@@ -29,7 +31,7 @@ def _flags(sanitizer: str) -> list[str]:
 
 @functools.cache
 def _build(sanitizer: str) -> Path:
-    return build(_flags(sanitizer))
+    return build(_flags(sanitizer), TESTS_OF[sanitizer])
 
 
 @functools.cache
@@ -48,12 +50,11 @@ def _run_binary(sanitizer: str, argument: str) -> tuple[int, str]:
 def test_native_tests_are_all_collected(sanitizer: str) -> None:
     """The names that are read from the sources are those that the program has."""
     code, output = _run_binary(sanitizer, "--list")
-    assert (code, sorted(output.split())) == (0, sorted(NAMES))
+    assert (code, sorted(output.split())) == (0, sorted(NAMES_OF[sanitizer]))
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("sanitizer", SANITIZERS)
-def test_native_passes_under_sanitizer(name: str, sanitizer: str) -> None:
+@pytest.mark.parametrize("sanitizer, name", [(each, name) for each, names in NAMES_OF.items() for name in names])
+def test_native_passes_under_sanitizer(sanitizer: str, name: str) -> None:
     """A native test compiles without a warning and passes without a sanitizer's report."""
     code, output = _run_binary(sanitizer, name)
     assert code == 0, f"{name} under the {sanitizer} sanitizer: exit code {code}\n{output}"

@@ -8,14 +8,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
-from tests.helpers import ROOT
+from tests.helpers import NO_PLUGINS, ROOT
 
 
 def assert_passes(arguments: Sequence[str], variables: Mapping[str, str]) -> None:
     """Runs pytest with these arguments."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        env={**os.environ, **variables},
+        env={**os.environ, **NO_PLUGINS, **variables},
         cwd=ROOT,
         capture_output=True,
         text=True,

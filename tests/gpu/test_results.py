@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
-from tests.helpers import ROOT
+from tests.helpers import NO_PLUGINS, ROOT
 
 TESTS = """
 import os
@@ -33,7 +34,8 @@ def test_killed_run_loses_nothing(tmp_path):
     def run(*options):
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.gpu.results"]
         command += ["--results", results, *options, file]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+        env = {**os.environ, **NO_PLUGINS}
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=240, check=False)
 
     def lines():
         return [line.split()[0] + line[line.index("::") :] for line in results.read_text().splitlines() if "::" in line]

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.helpers import ROOT
+from tests.helpers import NO_PLUGINS, ROOT
 from tests.jax_suite import outcomes
 
 CASES = "JAX_NUM_GENERATED_CASES"
@@ -154,11 +154,11 @@ class Runs:
         """How it ended: as it should (""), otherwise, or not at all before the deadline."""
         names = ["outcomes", "checkout", *["in_place"] * in_place, *["kernels"] * self.kernels]
         plugins = [f"tests.jax_suite.{name}" for name in names]
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:effects_pytest"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         command += [option for plugin in plugins for option in ("-p", plugin)]
         command += ["-k", self.only] if self.only else []
         path_variable = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        env = {CASES: _FEW_CASES, **os.environ, "PYTHONPATH": path_variable, outcomes.FILE: str(written)}
+        env = {CASES: _FEW_CASES, **os.environ, **NO_PLUGINS, "PYTHONPATH": path_variable, outcomes.FILE: str(written)}
         env[outcomes.OF_EACH] = str(self.of_each)
         process = subprocess.Popen(
             [*command, str(path)], cwd=path.parent, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

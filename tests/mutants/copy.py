@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.helpers import ROOT
+from tests.helpers import NO_PLUGINS, ROOT
 from tests.mutants.slip import Slip, is_native_test, native_name
 from tests.native_program import FLAGS, build, build_with, run
 
@@ -99,12 +99,14 @@ class Copy:
             "-x",
             "-p",
             "no:cacheprovider",
+            "-p",
+            "pytest_timeout",
             "--tb=line",
             f"--timeout={SECONDS}",
         ]
         command += ["--timeout-method=thread", *tests]  # which ends the process, wherever it hangs
         # Without compiled files, which Python tells apart by size and second.
-        env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": ""}
+        env = {**os.environ, **NO_PLUGINS, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": ""}
         started = subprocess.Popen(
             command,
             cwd=self._root,

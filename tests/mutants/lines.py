@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.helpers import NO_PLUGINS
 from tests.mutants.slip import Slip
 
 KEPT = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-lines-{sys.version_info[0]}.{sys.version_info[1]}")
@@ -106,7 +107,13 @@ def _old_lines(old: str, new: str) -> list[Sequence[int]]:
 def record(root: Path, tests: Sequence[str], into: Path) -> None:
     """Runs tests once; each process writes what it ran into a folder."""
     python_path = os.pathsep.join([str(RECORDING), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {**os.environ, "MUTANTS_ROOT": str(root), "MUTANTS_RECORD_INTO": str(into), "PYTHONPATH": python_path}
+    env = {
+        **os.environ,
+        **NO_PLUGINS,
+        "MUTANTS_ROOT": str(root),
+        "MUTANTS_RECORD_INTO": str(into),
+        "PYTHONPATH": python_path,
+    }
     options = ["-q", "-p", "sitecustomize", "-p", "no:cacheprovider", "--tb=no"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # as the plugin is imported before pytest
     subprocess.run([sys.executable, "-m", "pytest", *options, *tests], cwd=root, env=env, check=False)

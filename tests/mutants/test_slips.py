@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import ROOT
+from tests.helpers import NO_PLUGINS, ROOT
 from tests.mutants import copy as copy_of_tree
 from tests.mutants.__main__ import main
 from tests.mutants.command import chosen
@@ -47,7 +48,8 @@ def test_tests_of_slips_exist() -> None:
     assert all((ROOT / test.partition("::")[0]).exists() for test in tests)
     others = sorted(test for test in tests if not is_native_test(test))
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *others]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    env = {**os.environ, **NO_PLUGINS}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False, env=env)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
