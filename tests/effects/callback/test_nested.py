@@ -253,7 +253,7 @@ except fx.EffectError as error:
 """
 
 
-@pytest.mark.parametrize(("levels", "threads"), [(44, 40), (12, 2)])
+@pytest.mark.parametrize(("levels", "threads"), [(24, 20), (12, 2)])
 def test_programs_that_have_all_threads_of_xla(levels, threads):
     """Nothing can be computed then, and an error says so, however many threads wait meanwhile."""
     done = run_forked(STARVING.replace("LEVELS", str(levels)), env={"PJRT_NPROC": str(threads)}, timeout=200)
