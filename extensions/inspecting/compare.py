@@ -25,6 +25,7 @@ from effects.extensions.inspecting.figures import (
     split_fusions,
 )
 from effects.extensions.inspecting.without_records import with_silent_records, without_records
+from effects.extensions.runs.values import distance, ulps
 
 # Arrays compared bit by bit.
 
@@ -73,12 +74,14 @@ def difference(path: str, first: Any, second: Any) -> Difference | None:
     if not differ.any():
         return None
     a, b = first.reshape(-1)[differ], second.reshape(-1)[differ]
-    if not _is_inexact(a.dtype):
-        return Difference(path, len(a), first.size, None, _greatest(a, b), 0, 0)
+    if not jax.dtypes.issubdtype(a.dtype, np.inexact):
+        return Difference(path, len(a), first.size, None, float(distance(a, b).max(initial=0.0)), 0, 0)
     are_nan, is_nan = np.isnan(a) & np.isnan(b), np.isnan(a) | np.isnan(b)
     a, b, nans = a[~is_nan], b[~is_nan], int((is_nan & ~are_nan).sum())
-    ulp = int(np.abs(_ordered(a) - _ordered(b)).max(initial=0))
-    return Difference(path, len(a) + nans, first.size, ulp, _greatest(a, b), nans, int(are_nan.sum()))
+    apart = ulps(_parts(a), _parts(b))
+    assert apart is not None  # of floats there are
+    ulp, greatest = int(apart.max(initial=0)), float(distance(a, b).max(initial=0.0))
+    return Difference(path, len(a) + nans, first.size, ulp, greatest, nans, int(are_nan.sum()))
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:
@@ -86,37 +89,9 @@ def _bytes(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(x.size, x.dtype.itemsize)
 
 
-def _is_inexact(dtype: np.dtype) -> bool:
-    return bool(jax.dtypes.issubdtype(dtype, np.inexact))
-
-
-def _greatest(a: np.ndarray, b: np.ndarray) -> float:
-    """The greatest absolute difference."""
-    if not _is_inexact(a.dtype):
-        return float(np.abs(_exact(a) - _exact(b)).max(initial=0))
-    wide = np.complex128 if a.dtype.kind == "c" else np.float64
-    with np.errstate(all="ignore"):
-        return float(np.abs(a.astype(wide) - b.astype(wide)).max(initial=0.0))
-
-
-def _ordered(x: np.ndarray) -> np.ndarray:
-    """Where each number stands among all numbers of the type: neighbours differ by one, and the two zeros are the same.
-    Of a complex number, the place of each part."""
-    if x.dtype.kind == "c":
-        x = x.view(np.dtype(f"f{x.dtype.itemsize // 2}"))
-    bits = x.view(f"u{x.dtype.itemsize}")
-    if x.dtype.itemsize == 1:  # among which there are types without a sign, and with fewer bits
-        numbers = np.arange(256, dtype=np.uint8).view(x.dtype).astype(np.float64)
-        places = np.unique(numbers[~np.isnan(numbers)])
-        return np.searchsorted(places, x.astype(np.float64))
-    sign = np.array(1 << (8 * x.dtype.itemsize - 1), bits.dtype)
-    magnitude = _exact(bits & ~sign)
-    return np.where(bits & sign, -magnitude, magnitude)
-
-
-def _exact(x: np.ndarray) -> np.ndarray:
-    """Integers whose differences do not overflow."""
-    return x.astype(object if x.dtype.itemsize == 8 else np.int64)
+def _parts(x: np.ndarray) -> np.ndarray:
+    """Floats as they are, and of complex numbers both parts."""
+    return x.view(np.dtype(f"f{x.dtype.itemsize // 2}")) if x.dtype.kind == "c" else x
 
 
 MSG_NOT_RUN = (

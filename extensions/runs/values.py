@@ -65,6 +65,9 @@ def ulps(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
 
 def _places(x: np.ndarray) -> np.ndarray:
     """Where each number stands among all of its type, on either side of zero."""
+    if x.dtype.itemsize == 1:  # among which there are types without a sign, and with fewer bits
+        numbers = np.arange(256, dtype=np.uint8).view(x.dtype).astype(np.float64)
+        return np.searchsorted(np.unique(numbers[~np.isnan(numbers)]), x.astype(np.float64))
     bits = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}").reshape(x.shape)
     sign = np.array(1 << (8 * x.dtype.itemsize - 1), bits.dtype)
     size = (bits & ~sign).astype(np.int64)
