@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -115,7 +115,7 @@ class Comparison:
         extra_copies: What is copied with the effects alone.
         differences: The parts of the result that differ by any bit, with their paths.
 
-    Its `str` is the report, which `rich.print` draws.
+    Its `str` is the report.
 
     Example:
         >>> import effects as fx, jax.numpy as jnp
@@ -138,35 +138,19 @@ class Comparison:
     differences: tuple[Difference, ...]
 
     def __str__(self) -> str:
-        rows = [("", "with effects", "without"), *self._rows()]
-        return "\n".join([*(f"{name:16}{first:>14}{second:>14}" for name, first, second in rows), *self._found()])
-
-    def __rich__(self) -> Any:
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table.grid(padding=(0, 2))
-        for column in ("left", "right", "right"):
-            table.add_column(justify=column)
-        table.add_row("", Text("with effects", "bold"), Text("without", "bold"))
-        for name, first, second in self._rows():
-            table.add_row(name, Text(first, "" if first == second else "yellow"), second)
-        return Group(table, *map(Text, self._found()))
-
-    def _rows(self) -> Iterator[tuple[str, str, str]]:
+        rows = [("", "with effects", "without")]
         for field in dataclasses.fields(Figures):
             counts = (getattr(figures, field.name) for figures in (self.with_effects, self.without_effects))
             first, second = ("unknown" if count is None else str(count) for count in counts)
-            yield field.name.replace("_", " "), first, second
-
-    def _found(self) -> list[str]:
-        return [
+            rows.append((field.name.replace("_", " "), first, second))
+        lines = [
+            *(f"{name:16}{first:>14}{second:>14}" for name, first, second in rows),
             *(f"split: {fusion}" for fusion in self.split_fusions),
             *(f"computed for effects: {work}" for work in self.extra_work),
             *(f"copied for effects: {copy}" for copy in self.extra_copies),
             *([f"differs: {one}" for one in self.differences] or ["results: the same, bit by bit"]),
         ]
+        return "\n".join(lines)
 
 
 def comparing(function: Any) -> Callable[..., Comparison]:
