@@ -107,10 +107,6 @@ def with_note(params: dict[str, Any], key: str) -> dict[str, Any]:
     return {**params, "metadata": frozen_dict.FrozenDict({**(params["metadata"] or {}), key: "1"})}
 
 
-def without_note(params: dict[str, Any], key: str) -> dict[str, Any]:
-    return {**params, "metadata": frozen_dict.FrozenDict({k: v for k, v in params["metadata"].items() if k != key})}
-
-
 def has_note(params: dict[str, Any], key: str) -> bool:
     return key in (params["metadata"] or {})
 

@@ -6,12 +6,12 @@ not the kernel's.
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
+from effects import _errors as errors
 from effects import _jax
 from effects._api.check import check_at
 from effects._jax import pallas
@@ -23,6 +23,12 @@ MSG_COMPILED = (
     "check their accesses. Pass `interpret=True`, or call it in `with fx.config.override(bounds_checks=False)`."
 )
 
+MSG_CHECKED = (
+    "The kernel `{kernel}` is differentiated, and `fx.config.bounds_checks` is set. JAX knows no derivative of a "
+    "kernel that asks which program of the grid it is, as checks do. Take the derivative in "
+    "`with fx.config.override(bounds_checks=False)`."
+)
+
 _CHECKED = "effects.bounds_checks"
 
 
@@ -32,16 +38,10 @@ def refuse_compiled(params: dict[str, Any], kernel: str) -> None:
         raise NotImplementedError(MSG_COMPILED.format(kernel=kernel))
 
 
-def with_bounds_checks(params: dict[str, Any], mask: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """The parameters of a kernel that checks its accesses. One that does so already stays as it is.
-
-    Args:
-        params: Those of the kernel.
-        mask: Makes the kernel with checks one whose checks are made where its other effects happen.
-    """
+def with_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a kernel that checks its accesses. One that does so already stays as it is."""
     if pallas.has_note(params, _CHECKED):
         return params
-    unchecked = params["jaxpr"]
     kernel, rank = _jax.closed_jaxpr(params["jaxpr"]), pallas.grid_rank(params)
 
     def checked(*references: Any) -> list[Any]:
@@ -54,30 +54,13 @@ def with_bounds_checks(params: dict[str, Any], mask: Callable[[dict[str, Any]], 
                 _check(Where(*frame), f"start of the block of `{origin}`", axis, size, start, None)
         return _with_checks(kernel, references)
 
-    params = pallas.with_note(mask(pallas.with_kernel(params, checked)), _CHECKED)
-    _unchecked[params["jaxpr"]] = unchecked
-    return params
+    return pallas.with_note(pallas.with_kernel(params, checked), _CHECKED)
 
 
-def without_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a kernel as they were before it checked its accesses, so that what is made of it checks them
-    again; as they are, if that is not known."""
-    if (unchecked := _unchecked.get(params["jaxpr"])) is None or not pallas.has_note(params, _CHECKED):
-        return params
-    return {**pallas.without_note(params, _CHECKED), "jaxpr": unchecked}
-
-
-def with_and_without_checks(params: dict[str, Any], change: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """The parameters of a kernel that is changed in some way. What it was before it checked its accesses is changed in
-    the same way, since a derivative goes on from there."""
-    changed = change(params)
-    if (unchecked := _unchecked.get(params["jaxpr"])) is not None:
-        _unchecked[changed["jaxpr"]] = change({**params, "jaxpr": unchecked})["jaxpr"]
-    return changed
-
-
-_unchecked: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-"""A kernel with checks -> the one without."""
+def refuse_derivative(params: dict[str, Any], kernel: str) -> None:
+    """Raises if a kernel checks its accesses."""
+    if pallas.has_note(params, _CHECKED):
+        raise errors.NotDifferentiable(MSG_CHECKED.format(kernel=kernel))
 
 
 class _Checks:

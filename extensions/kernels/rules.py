@@ -22,12 +22,7 @@ from effects._jax import kernel_logs, pallas, patches
 from effects._model.effect import Effect, Order, effect_p
 from effects.dispatch.runtime.supervisor import other_waits
 from effects.extensions.kernels.api import grid_order_of, log_options_of, numbers_in_order
-from effects.extensions.kernels.bounds import (
-    refuse_compiled,
-    with_and_without_checks,
-    with_bounds_checks,
-    without_bounds_checks,
-)
+from effects.extensions.kernels.bounds import refuse_compiled, refuse_derivative, with_bounds_checks
 from effects.extensions.kernels.grid import needs_grid, show_grid, visit_grid, with_lane
 from effects.extensions.kernels.log_rules import LogOptions, log_kernel, logged_sites
 from effects.lowering.effect import bind_record
@@ -88,7 +83,7 @@ def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
         is_last = not any(isinstance(x, _TRANSFORMED) for x in args)
         if is_last and _jax.kernel_options().checks_bounds:
             refuse_compiled(params, pallas.kernel_source(params))
-            params = pallas.with_races_detected(with_bounds_checks(params, _masked_again))
+            params = pallas.with_races_detected(with_bounds_checks(params))
         return bind(*args, **params)
 
     checked.__module__ = __name__
@@ -99,19 +94,6 @@ def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
 def _waits_for_semaphores(frames: Iterable[Any]) -> Iterable[str]:
     lines = dict.fromkeys(pallas.lines_at_semaphores(frames))
     return [f"- a simulated kernel, which waits for a semaphore at {line}" for line in lines]
-
-
-def _masked_again(params: dict[str, Any]) -> dict[str, Any]:
-    """A kernel in which all effects happen where those happen that are masked already."""
-    if not (masks := pallas.named_inputs(params, _MASK)):
-        return params
-    kernel = _jax.closed_jaxpr(params["jaxpr"])
-
-    def masked(*references: Any) -> Sequence[Any]:
-        active = functools.reduce(jnp.logical_and, [references[mask][0, 0] != 0 for mask in masks])
-        return mask_effects(kernel, active, references)
-
-    return pallas.with_kernel(params, masked)
 
 
 _TRANSFORMED = (_jax.ad.JVPTracer, _jax.ad.LinearizeTracer, _jax.batching.BatchTracer)
@@ -133,8 +115,7 @@ def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
 
     def each_lane(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> Any:
         if axis_data.explicit_mesh_axis is not None or not pallas.needs_loop_over_lanes(params, args, dims):
-            params = with_and_without_checks(params, with_lane)
-            return batch(axis_data, [*args, lanes_of(axis_data)], [*dims, 0], **params)
+            return batch(axis_data, [*args, lanes_of(axis_data)], [*dims, 0], **with_lane(params))
 
         def call(*args: Any) -> Sequence[Any]:
             return pallas.pallas_call_p.bind(*args, **params)
@@ -157,8 +138,7 @@ def _first_lane(x: Any, dim: int) -> Any:
 
 @patches.implements("derivatives of kernels")
 def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
-    """JAX takes every input of a kernel to have a tangent. The inputs that are ours have none. And it knows no
-    derivative of a kernel that asks which program of the grid it is, as checks of bounds do."""
+    """JAX takes every input of a kernel to have a tangent. The inputs that are ours have none."""
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         has_hidden_inputs = _has_effects(params)
@@ -166,7 +146,7 @@ def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
             isinstance(x, pallas.JaxprTracer) for x in tangents
         ):  # unknown: of a linearization
             raise errors.NotDifferentiable(MSG_REVERSE.format(kernel=pallas.kernel_source(params)))
-        params = without_bounds_checks(params)
+        refuse_derivative(params, pallas.kernel_source(params))
         if has_hidden_inputs:
             tangents = [
                 _jax.ad.instantiate_zeros(tangent) if jnp.issubdtype(jnp.result_type(x), jnp.inexact) else tangent
@@ -207,14 +187,10 @@ def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
 def _mask_kernel(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
     """The kernel's effects happen where one more input is not zero."""
 
-    def masked(params: dict[str, Any]) -> dict[str, Any]:
-        kernel = _jax.closed_jaxpr(params["jaxpr"])
-        name = f"{_MASK}_{len(pallas.named_inputs(params, _MASK))}"
-        return pallas.with_input(
-            params, name, lambda mask, *references: mask_effects(kernel, mask[0, 0] != 0, references)
-        )
-
-    params = with_and_without_checks(params, masked)
+    kernel = _jax.closed_jaxpr(params["jaxpr"])
+    params = pallas.with_input(
+        params, _MASK, lambda mask, *references: mask_effects(kernel, mask[0, 0] != 0, references)
+    )
     return pallas.pallas_call_p.bind(*args, jnp.reshape(active, (1, 1)).astype(jnp.float32), **params)
 
 

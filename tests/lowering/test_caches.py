@@ -131,13 +131,6 @@ def _in_a_kernel_with_a_log():
         return f
 
 
-def _in_a_checked_kernel():
-    with fx.config.override(bounds_checks=True):
-        f = fx.jit(lambda x: _call_kernel(x))
-        f.lower(X)
-        return f
-
-
 def _asynchronous():
     f = fx.jit(lambda x: fx.async_done(fx.async_start(lambda x: x + 1, x)))
     f.lower(X)
@@ -206,7 +199,6 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "dispatch.runtime.replay._TEXTS._plans": _seen,
     "dispatch.calling.programs._known": _in_vmap,
     "extensions.asynchronous.ties._changes": _asynchronous,
-    "extensions.kernels.bounds._unchecked": _in_a_checked_kernel,
     "lowering.regions._static_effect_counts": _in_branches_of_a_region,
     "lowering.derivatives._anchored_jaxpr": _grad_of_a_loop,
     "lowering.derivatives.silent_jaxpr": _while_loop_linearized,
