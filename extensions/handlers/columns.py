@@ -20,10 +20,6 @@ MSG_COLUMNS = (
 )
 
 
-_SMALL = 1000
-"""How many small parts of a table become a large one. A part takes some memory beyond its values."""
-
-
 @dataclasses.dataclass
 class Piece:
     """Records of one site that came together."""
@@ -48,7 +44,6 @@ class Table:
     def __init__(self, event: str, shapes: dict[str, tuple[int, ...]] | None = None):
         self._event = event
         self._parts: list[dict[str, np.ndarray]] = []
-        self._small = 0  # how many parts at the end are small
         self._shapes = shapes or {}
 
     def add(self, pieces: list[Piece]) -> None:
@@ -61,10 +56,6 @@ class Table:
                 order = np.argsort(np.concatenate([piece.positions for piece in fitting]), kind="stable")
                 part = {name: column[order] for name, column in part.items()}
             self._parts.append(part)
-            self._small += 1
-        if self._small == _SMALL:
-            self._parts[-_SMALL:] = [join(self._parts[-_SMALL:])]
-            self._small = 0
         for piece in pieces:
             if piece.shapes != self._shapes:
                 expected, got = _show_shapes(self._shapes), _show_shapes(piece.shapes)
@@ -77,7 +68,7 @@ class Table:
 
     def take(self) -> dict[str, np.ndarray]:
         """The columns, which are forgotten. Those that come later have the same shapes."""
-        columns, self._parts, self._small = self.columns(), [], 0
+        columns, self._parts = self.columns(), []
         return columns
 
 

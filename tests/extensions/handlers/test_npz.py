@@ -13,7 +13,7 @@ import pytest
 
 import effects as fx
 from tests.extensions.handlers.common import loop, pieces_of, read_npz
-from tests.internals import _columns, _pieces
+from tests.internals import _pieces
 
 MILLION = 1_000_000
 
@@ -92,21 +92,6 @@ def test_npz_is_written_by_flush_too(handled, tmp_path):
                 assert arrays["step/x"].tolist() == [0, 1, 1, 2, 2, 3][: 2 * (i + 1)]
     fx.remove_handler(token)
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
-
-
-def test_npz_of_many_small_parts(tmp_path, monkeypatch):
-    """Records that come one by one are gathered into larger parts, and stay in order."""
-    monkeypatch.setattr(_columns, "_SMALL", 4)
-    path = tmp_path / "run.npz"
-    handler = fx.NpzHandler(path)
-    with fx.capture() as records:
-        loop(lambda i: fx.log("step", i=i), 11)()
-    for record in records:
-        handler.handle(record)
-    assert len(handler._tables["step"]._parts) == 2 + 3
-    handler.close()
-    with np.load(path) as arrays:
-        assert arrays["step/i"].tolist() == list(range(11))
 
 
 def test_npz_refuses_fields_that_differ_and_keeps_the_others(tmp_path):

@@ -7,11 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 import effects as fx
 from tests.extensions.handlers.common import loop, read_csv
-from tests.internals import _columns
 
 
 class Meanwhile:
@@ -74,32 +71,6 @@ def test_csv_names_its_columns_first(tmp_path):
     handler.handle_many([first, _Interrupting(lambda: handler.handle(second))])
     handler.close()
     assert [row["i"] for row in read_csv(path)] == ["1", "0"]
-
-
-def test_npz_keeps_what_comes_while_small_parts_are_gathered(tmp_path, monkeypatch):
-    """A thread gathers small parts into a large one, and another adds a part."""
-    monkeypatch.setattr(_columns, "_SMALL", 4)
-    handler = fx.NpzHandler(tmp_path / "run.npz")
-    *records, last = _records(5)
-    meanwhile = Meanwhile(lambda: handler.handle(last))
-    join = _columns.join
-
-    def join_slowly(parts: list[Any]) -> Any:
-        joined = join(parts)
-        if len(parts) == 4:
-            monkeypatch.setattr(_columns, "join", join)
-            meanwhile.begin()
-        return joined
-
-    handler.handle(records[0])
-    handler._lock = meanwhile
-    monkeypatch.setattr(_columns, "join", join_slowly)
-    for record in records[1:]:
-        handler.handle(record)
-    meanwhile.join()
-    handler.close()
-    with np.load(tmp_path / "run.npz") as arrays:
-        assert arrays["step/i"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_lines_that_are_written_in_pieces_are_whole(tmp_path):
