@@ -153,27 +153,17 @@ def last(run: Run) -> str:
     """What each process, device and thread came to last, what had begun and not ended, and for how long."""
     programs: dict[Any, _Program] = {}
     calls: dict[tuple[int, int], _Program] = {}  # the newest of each process and thread
-    functions: dict[Any, Event] = {}
-    operations: dict[Any, Event] = {}
-    barriers: dict[Any, Event] = {}
+    begun: dict[Any, Event] = {}  # what else has not ended
     until: dict[int, float] = collections.defaultdict(float)
     for event in run.events():
         number, key = event.process.number, (event.process.number, *event.program)
         until[number] = max(until[number], event.time)
         if event.kind == Kind.DISPATCHED:
             programs[key] = calls[key[:2]] = _Program(event)
-        elif event.kind == Kind.BEGUN:
-            functions[number, event.token, event.device] = event
-        elif event.kind == Kind.DONE:
-            functions.pop((number, event.token, event.device), None)
-        elif event.kind == Kind.OPERATION:
-            operations[number, event.token, event.device] = event
-        elif event.kind == Kind.OPERATION_DONE:
-            operations.pop((number, event.token, event.device), None)
-        elif event.kind == Kind.BARRIER:
-            barriers[key[:2]] = event
-        elif event.kind == Kind.BARRIER_DONE:
-            barriers.pop(key[:2], None)
+        elif event.kind in _SHOWN:
+            begun[_place_of(event)] = event
+        elif event.kind in _ENDS:
+            begun.pop(_place_of(event), None)
         elif (program := programs.get(key)) is not None:
             program.has_returned |= event.kind == Kind.RETURNED
             program.failures += [event.text] * (event.kind == Kind.FAILED)
@@ -190,30 +180,34 @@ def last(run: Run) -> str:
         shown = f"Process {process.number}" if process.count > 1 else "The process"
         state = RUNS if process.is_written else ENDED if process.is_closed else KILLED
         lines.append(state.format(process=shown, time=time.strftime("%H:%M:%S", time.localtime(end))))
-        own = [
-            *_shown_programs([each for key, each in programs.items() if key[0] == process.number], calls, newest, end),
-            *(
-                CALLBACK.format(name=_title(each.site), where=_where(each.site), ago=_ago(end, each.time))
-                for key, each in functions.items()
-                if key[0] == process.number
-            ),
-            *(
-                OPERATION.format(device=each.device, name=each.text, ago=_ago(end, each.time))
-                for key, each in operations.items()
-                if key[0] == process.number
-            ),
-            *(
-                BARRIER.format(thread=each.program[0], ago=_ago(end, each.time))
-                for key, each in barriers.items()
-                if key[0] == process.number
-            ),
-        ]
+        unended = [each for key, each in programs.items() if key[0] == process.number]
+        own = [*_shown_programs(unended, calls, newest, end)]
+        for kind, text in _SHOWN.items():
+            for (of, number, *_), each in begun.items():
+                if (of, number) == (kind, process.number):
+                    name = each.text if kind == Kind.OPERATION else _title(each.site)
+                    place = {"where": _where(each.site), "device": each.device, "thread": each.program[0]}
+                    own.append(text.format(name=name, ago=_ago(end, each.time), **place))
         mine = [record for record in newest if record.process == process.number]
         if not own and mine:
             record = max(mine, key=lambda record: record.time)
             own = [NOTHING.format(line=_place(record), ago=_ago(end, record.time))]
         lines += own
     return "\n".join(lines)
+
+
+_SHOWN: dict[int, str] = {Kind.BEGUN: CALLBACK, Kind.OPERATION: OPERATION, Kind.BARRIER: BARRIER}
+"""By what begins something beside programs: how it is shown while it has not ended."""
+
+_ENDS: dict[int, Kind] = {Kind.DONE: Kind.BEGUN, Kind.OPERATION_DONE: Kind.OPERATION, Kind.BARRIER_DONE: Kind.BARRIER}
+
+
+def _place_of(event: Event) -> tuple[Any, ...]:
+    """What is the same when something begins and when it ends."""
+    number, kind = event.process.number, _ENDS.get(event.kind, event.kind)
+    if kind == Kind.BARRIER:
+        return kind, number, event.program[0]
+    return kind, number, event.token, event.device
 
 
 def _shown_programs(
