@@ -97,18 +97,22 @@ class KernelLog(Composite):
         rows, *lanes = site.read(payload)
         has_part = [order_of(inner.effect) == order_of(site.effect) for inner in self.sites]
         for program, row in enumerate(rows):
-            at, end = COUNTS, min(int(row[0]), self.capacity) + COUNTS
             index = None
-            while at < end:
-                number = int(row[at]) - 1
-                inner = self.sites[number]
-                after = at + need_of(inner)
-                if after > self.capacity + COUNTS:
-                    break
+            for number, words in self._effects(row):
                 if has_part[number]:
                     index = self._index_of(program, lanes) if index is None else index
-                    yield inner, _payload(inner, row[at + 1 : after], index)
-                at = after
+                    yield self.sites[number], _payload(self.sites[number], words, index)
+
+    def _effects(self, row: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """The effects in a row that are there as a whole: the number of the site, and the words of the operands."""
+        at, end = COUNTS, min(int(row[0]), self.capacity) + COUNTS
+        while at < end:
+            number = int(row[at]) - 1
+            after = at + need_of(self.sites[number])
+            if after > self.capacity + COUNTS:
+                return
+            yield number, row[at + 1 : after]
+            at = after
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -119,21 +123,12 @@ class KernelLog(Composite):
         rows = site.read(payload)[0]
         if (need := int(rows[:, 0].max())) <= self.capacity:
             return None
-        dropped = int(rows[:, 1].sum()) - sum(map(self._count_kept, rows))
+        dropped = int(rows[:, 1].sum()) - sum(1 for row in rows for _ in self._effects(row))
         if self.grows:
             grown[self.key] = max(need, grown.get(self.key, 0))
         shown = {"kernel": self.kernel, "where": site.where, "capacity": self.capacity, "need": need}
         text = MSG_DROPPED.format(dropped=dropped, remedy=THEN_GROWS if self.grows else THEN_STAYS, **shown)
         return text, sum(grown.values())
-
-    def _count_kept(self, row: np.ndarray) -> int:
-        if row[0] <= self.capacity:
-            return int(row[1])
-        at, count = COUNTS, 0
-        while at < self.capacity + COUNTS:
-            at += need_of(self.sites[int(row[at]) - 1])
-            count += at <= self.capacity + COUNTS
-        return count
 
     def _index_of(self, program: int, lanes: list[np.ndarray]) -> np.ndarray:
         """Which program of the grid has the row of this number, as its effects show it."""
