@@ -64,7 +64,6 @@ static const Extension runs_extension([](nb::module_ &m) {
       .def("select", &Records::select, nb::arg("sites").none(), nb::arg("devices").none(), nb::arg("files").none(),
            nb::arg("since"), without_lock)
       .def("last", &Records::last, without_lock)
-      .def("last_of_sites", &Records::last_of_sites, without_lock)
       .def("newest", &Records::newest, without_lock)
       .def("count",
            [](const Records &records) {

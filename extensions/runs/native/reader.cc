@@ -393,15 +393,6 @@ Records Records::last(size_t count) const {
   return found;
 }
 
-Records Records::last_of_sites() const {
-  std::map<uint64_t, Place> newest;
-  for (const Place &place : places_) newest.insert_or_assign(header(place).site, place);
-  Records found({});
-  found.files_ = files_;
-  for (const auto &[site, place] : newest) found.places_.push_back(place);
-  return found;
-}
-
 Records Records::newest() const {
   Records found({});
   found.files_ = files_;

@@ -103,8 +103,6 @@ public:
                  const std::optional<std::vector<uint32_t>> &files, double since) const;
   // The last so many of these.
   Records last(size_t count) const;
-  // The last one of each site, of these.
-  Records last_of_sites() const;
   // The newest of each process, thread and device, of all that there are.
   Records newest() const;
 
