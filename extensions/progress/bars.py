@@ -9,10 +9,13 @@ import importlib.util
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from effects.dispatch.runtime.outputs import BesideText, beside_tqdm, is_notebook, show_beside_text
 
+# The three displays of an output: each shows bars as they are, writes text ahead of them, and has one leave, which it
+# shows for the last time.
+#
 # Bars where there is no terminal: a line now and then.
 
 _TENTHS = 10
@@ -270,19 +273,6 @@ def slowest(lanes: Mapping[Hashable, Steps]) -> Steps:
     return min(lanes.values(), key=part)
 
 
-class Display(Protocol):
-    """Shows the bars of one output."""
-
-    def show(self, bars: list[Bar]) -> None:
-        """Shows them as they are now."""
-
-    def write(self, text: str, bars: list[Bar]) -> None:
-        """Writes text ahead of them."""
-
-    def leave(self, bar: Bar, others: list[Bar]) -> None:
-        """Shows a bar for the last time, as it is."""
-
-
 Owner = tuple[int, int] | None
 """The program that a bar is of: the number of the thread that called it, and of its epoch. None: no program ends it."""
 
@@ -297,7 +287,7 @@ class _Shown:
         self.bars: dict[_Key, Bar] = {}
         self.drawn = 0.0
         kind = Terminal if is_terminal(stream) else Notebook if is_notebook(stream) else Lines
-        self.display: Display = kind(stream)
+        self.display: Terminal | Notebook | Lines = kind(stream)
 
     def draw(self) -> None:
         self.drawn = monotonic()
