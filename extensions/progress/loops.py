@@ -96,11 +96,7 @@ def scan_with_progress(
 
     def run(init: Any, xs: Any) -> tuple[Any, Any]:
         leaves, tree = jax.tree.flatten(xs)
-        cuts = (
-            [cut(x) for x in leaves]
-            if rest
-            else [(jnp.reshape(x, (whole, steps, *jnp.shape(x)[1:])), None) for x in leaves]
-        )
+        cuts = [*map(cut, leaves)]
         loop.says(0, init)
         numbers = np.arange(whole)[::-1] if reverse else np.arange(whole)
         carry, ys = lax.scan(chunk, init, (numbers, tree.unflatten([first for first, _ in cuts])), whole, reverse)
