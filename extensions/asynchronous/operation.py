@@ -77,9 +77,6 @@ class Operation:
     kind: ClassVar[str] = "operation"
     """What an operation whose start is not known is called."""
 
-    exchanges = False
-    """Whether devices send each other values."""
-
     is_linear = True
     """Whether it hands on values as they are, so that it has a derivative."""
 
@@ -194,7 +191,6 @@ class Exchanged(Operation):
 
     kind: ClassVar[str] = "collective"
     in_common: ClassVar[tuple[str, ...]] = (*Operation.in_common, "axes", "size", "receivers", "has_replicas")
-    exchanges = True
 
     @property
     def senders(self) -> tuple[int, ...] | None:

@@ -305,7 +305,7 @@ def _is_collective(eqn: Any) -> bool:
     """Where there are several processes, or devices that are replicas of each other, starts may be those of JAX's
     collectives."""
     operation = eqn.params["operation"]
-    if eqn.primitive is not async_start_p or not operation.exchanges:
+    if eqn.primitive is not async_start_p or not isinstance(operation, Exchanged):
         return False
     return operation.has_replicas or jax.process_count() > 1
 
