@@ -72,8 +72,8 @@ class JitFunction(Dispatcher[P, R]):
         functools.update_wrapper(self, fun)
         self._fun, self._options = fun, options
         name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
-        self._referable = fun = _weakly_referable(fun)  # programs do not keep it alive
         programs = programs_of(fun, options)
+        weakref.ref(fun)  # programs do not keep it alive. JAX raises this too, and crashes the second time
         super().__init__(name, programs.traced, programs.threaded, programs.awaits_results, programs.plain)
 
     @overload
@@ -135,30 +135,10 @@ class JitFunction(Dispatcher[P, R]):
 
 
 _OURS = frozenset(
-    f"_{name}"
-    for name in ("caller", "fast_path", "fun", "name", "options", "plain", "plain_caller", "referable", "threaded")
+    f"_{name}" for name in ("caller", "fast_path", "fun", "name", "options", "plain", "plain_caller", "threaded")
 ) | {"_awaits_results", "_without_tokens"}
 """The attributes that a jitted function has for itself. The others are those of the user's function, and what the user
 has set."""
-
-
-def _weakly_referable(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, or if it cannot be referred to weakly what raises the `TypeError` of JAX, which itself crashes the
-    second time. What `jax.jit` refuses to begin with is left to it."""
-    try:
-        weakref.ref(fun)
-        return fun
-    except TypeError:
-        if not callable(fun) or isinstance(fun, staticmethod):
-            return fun
-
-        @functools.wraps(fun, updated=())
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            if not jax.config.jax_disable_jit:
-                weakref.ref(fun)
-            return fun(*args, **kwargs)
-
-        return refuse
 
 
 # Compiled programs. They are JAX's own objects, around an executable of ours.
