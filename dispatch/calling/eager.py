@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,8 +13,9 @@ from effects import _jax
 from effects._config import config
 from effects._model.device import device_number
 from effects._model.effect import domain_numbers, effect_p, token_key
-from effects._model.site import SIZE, Site
+from effects._model.site import Site
 from effects._model.wire import ALL_DEVICES, Kind
+from effects.dispatch.calling.jit import jit
 from effects.dispatch.runtime.runtime import effects_barrier, runtime
 from effects.dispatch.runtime.streams import Stream
 from effects.lowering.native_module import native
@@ -27,47 +28,45 @@ EAGER = native.Caller("an eager call")
 def _effect_impl(*given: Any, site: Site) -> list[Any]:
     with jax.transfer_guard("allow"):  # the guard is for the user's transfers; this one is ours
         operands, site = site.without_idle_mask(given)
+        if site.per_shard and any(isinstance(x, jax.Array) and len(x.sharding.device_set) > 1 for x in operands):
+            return list(_program_of(site)(*operands))
         # JAX may bring a Python number where it has none of its own: differentiating one, say.
-        if site.per_shard and not site.lanes:
-            records = _records_of_shards(operands)
-            site = site.in_shards
-        else:
-            values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
-            records = [(_device_of(operands), values)]
-        return _publish(site, records)[-1]
+        values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
+        return _publish(site, _device_of(operands), values)
 
 
-def _publish(site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
-    """Publishes (device, operands) of each as an effect, in a program of their own. Returns the results of each."""
+def _program_of(site: Site) -> Callable[..., Any]:
+    """A program with one effect, for what has an effect on each of several devices."""
+    return jit(lambda *operands: effect_p.bind(*operands, site=site))
+
+
+def _publish(site: Site, device: int, values: list[Any]) -> list[Any]:
+    """Publishes an effect, in a program of its own. Returns its results."""
     runtime.waiting.for_plain_programs()
     runtime.waiting.drain_former_order()
     runtime.sites.announce(site)
     if site.results is not None and runtime.streams.current().dispatching:
         # While a function is traced its program's epoch is open, and comes first: its trace would wait for itself.
         with runtime.streams.nested_here() as stream:
-            return _publish_in(stream, site, records)
-    return _publish_in(runtime.streams.current(), site, records)
+            return _publish_in(stream, site, device, values)
+    return _publish_in(runtime.streams.current(), site, device, values)
 
 
-def _publish_in(stream: Stream, site: Site, records: Sequence[tuple[int, Sequence[Any]]]) -> list[list[Any]]:
+def _publish_in(stream: Stream, site: Site, device: int, values: list[Any]) -> list[Any]:
     depth = len(stream.dispatching)
     try:
         number = stream.open(EAGER, stream.dispatching)
         stream.eager[number] = site
         first, epoch, phase, index = map(int, stream.token(number))
         (number_of_domain,) = domain_numbers([token_key(site.effect)]).values()
-        stream_of_token = first + number_of_domain
-        results: list[list[Any]] = []
-        for device, values in records:
-            token = (stream_of_token, epoch, phase, index)
-            if site.results is None:
-                publish(site, token, values, device)
-                results.append([])
-            else:
-                results.append(_call(site, token, values, device, stream, number))
-            index += bool(site.effect.ordered)
-        native.close([(stream_of_token, epoch, phase, index)], 0)
-        native.note(Kind.RETURNED, (stream_of_token, epoch, 0, 0))
+        token = (first + number_of_domain, epoch, phase, index)
+        results: list[Any] = []
+        if site.results is None:
+            publish(site, token, values, device)
+        else:
+            results = _call(site, token, values, device, stream, number)
+        native.close([(first + number_of_domain, epoch, phase, index + bool(site.effect.ordered))], 0)
+        native.note(Kind.RETURNED, (first + number_of_domain, epoch, 0, 0))
         stream.dispatching.pop()
     except BaseException:
         native.abandon(stream.thread, stream.dispatching, depth)
@@ -89,30 +88,6 @@ def _device_of(operands: Sequence[Any]) -> int:
     return device_number(devices.pop()) if len(devices) == 1 else ALL_DEVICES
 
 
-def _records_of_shards(operands: Sequence[Any]) -> list[tuple[int, list[np.ndarray]]]:
-    """Each shard of arrays that lie on several devices, by the first of these that has it: (device, what its record
-    has), by device."""
-    sharded = [x for x in operands if isinstance(x, jax.Array) and len(x.sharding.device_set) > 1]
-    devices = [shard.device for shard in sharded[0].addressable_shards] if sharded else [jax.local_devices()[0]]
-    records: dict[Any, tuple[int, list[np.ndarray]]] = {}
-    for device in devices:
-        shards = [_shard_on(x, device) for x in operands]
-        bounds = [bound for _, where in shards for bound in where]
-        wholes = [n for x in operands for n in np.shape(x)]
-        axes = [(stop - start, start, stop, whole) for (start, stop), whole in zip(bounds, wholes, strict=True)]
-        row = [np.array(axes, SIZE).T.reshape(-1)] if axes else []
-        records.setdefault(tuple(bounds), (device_number(device), [*row, *(np.asarray(value) for value, _ in shards)]))
-    return sorted(records.values(), key=lambda record: record[0])
-
-
-def _shard_on(x: Any, device: Any) -> tuple[Any, list[tuple[int, int]]]:
-    """What a device has of an array, and where that begins and ends along each axis; or all of it."""
-    for shard in x.addressable_shards if isinstance(x, jax.Array) and len(x.sharding.device_set) > 1 else ():
-        if shard.device == device:
-            return shard.data, [slice_.indices(n)[:2] for slice_, n in zip(shard.index, x.shape, strict=True)]
-    return x, [(0, n) for n in np.shape(x)]
-
-
 def _call(site: Site, token: tuple[int, ...], values: list[Any], device: int, stream: Stream, number: int) -> list[Any]:
     try:
         results = publish_and_wait(site, token, values, device)
@@ -126,30 +101,16 @@ def _call(site: Site, token: tuple[int, ...], values: list[Any], device: int, st
 def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:
     """In a `jax.shard_map` that is evaluated outside of jit, where JAX gives us what the devices have as rows of one
     array, or one row for all."""
-    manual = [axis for axis in mesh.axis_names if axis in jax.sharding.get_abstract_mesh().manual_axes]
-    first = tuple(slice(None) if axis in manual else 0 for axis in mesh.axis_names)
-    devices = list(mesh.devices[first].flat)
-    in_order = sorted(devices, key=lambda device: device.id)
+    axes = tuple(axis for axis in mesh.axis_names if axis in jax.sharding.get_abstract_mesh().manual_axes)
+    rows = jax.P(axes)
+
+    def region(*given: Any) -> list[Any]:
+        return [result[None] for result in effect_p.bind(*(x[0] for x in given), site=site)]
+
+    specs = tuple(rows if len(x) > 1 else jax.P() for x in given)
+    region = jax.shard_map(region, mesh=mesh, in_specs=specs, out_specs=rows, axis_names={*axes}, check_vma=False)
     with _jax.outside_of_traces(), jax.transfer_guard("allow"):
-        operands, site = site.without_idle_mask(given)
-        stored = [operand.stored for operand in site.operands]
-        rows = [
-            [np.asarray(_row_on(x, device), kind) for x, kind in zip(operands, stored, strict=True)]
-            for device in in_order
-        ]
-        records = list(zip(map(device_number, in_order), rows, strict=True))
-        results = dict(zip(in_order, _publish(site, records), strict=True))
-        sharding = jax.NamedSharding(mesh, jax.P(tuple(manual)))
-        return [
-            jax.device_put(np.stack(rows), sharding)
-            for rows in zip(*(results[device] for device in devices), strict=True)
-        ]
+        return list(jit(region)(*given))
 
 
 _jax.rules_in_eager_regions[effect_p] = _effect_on_each_device
-
-
-def _row_on(x: Any, device: Any) -> Any:
-    (shard,) = [shard for shard in x.addressable_shards if shard.device == device]
-    # Along axes of the mesh that are not the region's, a row may lie on several devices.
-    return shard.data[0] if shard.data.shape[1:] == x.shape[1:] else x[shard.index[0].start or 0]
