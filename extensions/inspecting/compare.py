@@ -174,7 +174,7 @@ def comparing(function: Any) -> Callable[..., Comparison]:
 def _changed(function: JitFunction[..., Any], change: Callable[[Any], Any]) -> JitFunction[..., Any]:
     """The function whose jaxpr is changed, with the same options."""
 
-    @functools.wraps(function._referable, updated=())
+    @functools.wraps(function._fun, updated=())
     def changed(*args: Any, **kwargs: Any) -> Any:
         traced = trace(function._without_tokens, args, kwargs)
         return run_traced(traced, args, kwargs, lambda jaxpr, flat: (_jax.evaluate(change(jaxpr), flat), None))[0]
