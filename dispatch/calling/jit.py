@@ -72,8 +72,9 @@ class JitFunction(Dispatcher[P, R]):
         functools.update_wrapper(self, fun)
         self._fun, self._options = fun, options
         name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
+        if callable(fun) and not isinstance(fun, staticmethod):  # others JAX refuses
+            weakref.ref(fun)  # programs do not keep it alive. JAX raises this too, and crashes the second time
         programs = programs_of(fun, options)
-        weakref.ref(fun)  # programs do not keep it alive. JAX raises this too, and crashes the second time
         super().__init__(name, programs.traced, programs.threaded, programs.awaits_results, programs.plain)
 
     @overload
