@@ -1,5 +1,5 @@
-// Counts what a process allocates, when it is loaded ahead of the C library (LD_PRELOAD). The `__libc` names are glibc's
-// own functions, under which they stay reachable.
+// Counts what a process allocates, when it is loaded ahead of the C library (LD_PRELOAD). The `__libc` names are
+// glibc's own functions, under which they stay reachable.
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
