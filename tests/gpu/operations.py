@@ -68,7 +68,7 @@ def test_handlers_speak_in_programs_of_jax(lines):
 
 def test_asynchronous_callbacks(lines):
     """A function of the host's runs beside the device. What it prints comes where it is done, as do its results."""
-    begun, go_on = threading.Event(), threading.Event()
+    begun, passed, go_on = (threading.Event() for _ in range(3))
 
     def double(x):
         begun.set()
@@ -81,12 +81,13 @@ def test_asynchronous_callbacks(lines):
         future = fx.async_callback(double, FLOAT, x)
         fx.print("meanwhile {}", x)
         y = x + 1
-        fx.callback(lambda: (begun.wait(120), go_on.set()), None)
+        fx.callback(lambda: passed.set(), None)
         return y + fx.async_done(future)
 
     got = []
     for x in (0.0, 1.0, 2.0):
-        begun.clear(), go_on.clear()
+        begun.clear(), passed.clear(), go_on.clear()
+        threading.Thread(target=lambda: (begun.wait(120), passed.wait(120), go_on.set())).start()
         assert lines(lambda x=x: got.append(float(f(x)))) == [f"meanwhile {x}", f"doubling {x}"]
     assert got == [1.0, 4.0, 7.0]
 
