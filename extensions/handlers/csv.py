@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from effects._model.record import Mark, Record, plain, python_value
+from effects._model.record import Mark, Record, Records, plain, python_value
 from effects._model.site import Site
 from effects._model.text import MarkedRecord, NativeRows, Piece, Plan, Style, Wrap, joined, plan_of
 from effects.extensions.handlers.files import LineFile, each, is_json
@@ -64,6 +64,12 @@ class CsvHandler:
         self.handle_many([record])
 
     def handle_many(self, records: Sequence[Record]) -> None:
+        if self._fields is None and isinstance(records, Records) and len(records) > 1:
+            each(records.split(1), self._write)  # the first says which columns the lines of native code have
+        else:
+            self._write(records)
+
+    def _write(self, records: Sequence[Record]) -> None:
         lines: list[bytes] = []
         rows = None if self._fields is None else self._rows.of(records)
         try:

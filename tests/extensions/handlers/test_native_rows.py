@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import effects as fx
+from effects.extensions.handlers import csv
 from tests.effects.test_native_text import ALL, OTHERS, numbers
 from tests.extensions.handlers.common import Layer, Point, loop, read_lines
 from tests.internals import (
@@ -204,6 +205,17 @@ def test_lanes(dtype, differs, is_masked, tmp_path):
     for make in fx.JsonLinesHandler, fx.CsvHandler:
         expected = check(make, rows, tmp_path)
         assert is_masked or expected.count(b"\n") == (48 if make is fx.JsonLinesHandler else 25)
+
+
+def test_records_behind_the_first_have_native_rows(tmp_path, monkeypatch):
+    """Python makes the lines of names and of the first record, and a plan of the others, however many come with it."""
+    of_python = []
+    line = csv._line
+    monkeypatch.setattr(csv, "_line", lambda cells: of_python.append(cells) or line(cells))
+    site = site_of(((), {"x": ONE}))
+    data = b"".join(record_of(site, ((), {"x": ONE}), (7 << 8, 3, 0, i)) for i in range(100))
+    records = Records(data, 100, {site.id: site}.__getitem__)
+    assert written(fx.CsvHandler, records, tmp_path / "csv").count(b"\n") == 101 and len(of_python) < 10
 
 
 def test_columns_of_the_first_line(tmp_path):
