@@ -404,7 +404,7 @@ class Reading:
         with self._held():
             after = (body if steps is None else forward)(*state)
         if steps is not None:
-            steps.append(lambda slope: backward(float(slope), *state))
+            steps.append(lambda slope: int(backward(float(slope), *state)))  # a whole number, whose zero has no sign
         return after
 
     @contextlib.contextmanager

@@ -14,6 +14,7 @@ from tests.oracle.expressions import Binary, Less, Literal, Name
 from tests.oracle.language import Case, Function, Program, Run
 from tests.oracle.python_ import interpret
 from tests.oracle.runners import library
+from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.calls import Call, Vmap, Wrapped
 from tests.oracle.statements.control import Cond, Fori, Scan, While
@@ -214,3 +215,10 @@ def _differentiated(form: str) -> Program:
 def test_check_derivatives_agree_with_lines_written_by_hand(form: str, lines: list[str]) -> None:
     """What happens forward happens once; what happens backward, last iteration first, for each time one goes there."""
     assert check([Run(_differentiated(form), (1, 0, 0))]).lines == ["turn 1", "turn 2", *lines]
+
+
+def test_check_slope_of_zero_has_no_sign() -> None:
+    """A rule that negates a derivative of zero gives -0.0 in JAX, or 0.0 where JAX adds zeros: both are zero."""
+    nothing = InFlight("nothing", "async_x", (), None, "i", 2, (), "b", -1)  # x - x
+    program = Program((), (Derivative("grad", "slope", (CustomRule("rule", (), (), (), -1), nothing), "b"),))
+    assert check([Run(program, (1, 0, 0))]).lines == ["rule 0.0", "slope 0.0"]
