@@ -19,6 +19,7 @@ def xla_flags(devices: int, given: str = "") -> str:
     flags = []
     if importlib.util.find_spec("jax_plugins") is None:
         flags += ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
+        flags += ["--xla_cpu_parallel_codegen_split_count=1"]  # no program of a test is large enough for more
         if importlib.metadata.version("jax").startswith("0.10."):  # later versions know no such flag
             flags += ["--xla_cpu_use_fusion_emitters=false"]
     return " ".join([*flags, given, f"--xla_force_host_platform_device_count={devices}"])
