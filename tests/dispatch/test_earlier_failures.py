@@ -138,22 +138,31 @@ def test_call_does_not_raise_what_other_threads_called():
 
 @pytest.mark.parametrize("order", ["thread", "process"])
 def test_threads_raise_their_own(order):
-    """With one order for all threads, too, a thread's next call raises what that thread called."""
+    """With one order for all threads, too, a thread's next call raises what that thread called, and not the call of
+    another thread that comes before it."""
     raised = {}
-    meet = threading.Barrier(2, timeout=60)
+    failed_now, called = threading.Event(), threading.Event()
 
-    def run(name, first):
-        first(1)
-        meet.wait()
-        failed()
-        meet.wait()
+    def call(name):
         try:
             works(1)
         except fx.EffectError as error:
             raised[name] = str(error.__cause__)
 
+    def run_fails():
+        fails(1)
+        failed()
+        failed_now.set()
+        assert called.wait(60)
+        call("fails")
+
+    def run_works():
+        assert failed_now.wait(60)
+        call("works")
+        called.set()
+
     with fx.config.override(order=order):
-        threads = [threading.Thread(target=run, args=x) for x in [("fails", fails), ("works", works)]]
+        threads = [threading.Thread(target=run) for run in (run_fails, run_works)]
         for thread in threads:
             thread.start()
         for thread in threads:
