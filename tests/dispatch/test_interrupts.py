@@ -165,29 +165,44 @@ def test_failure_that_is_being_taken_when_the_barrier_is_interrupted_is_raised_b
 
 HANDLER_WAITS = """
 import faulthandler, signal, sys
-faulthandler.dump_traceback_later(100, exit=True)
+faulthandler.dump_traceback_later(60, exit=True)
+import _thread, threading, types
 import effects as fx
+from effects.dispatch.runtime import background
+
+class Lock:
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.release = self._lock.release
+
+    def acquire(self, **options):
+        if "timeout" in options:  # somebody waits for the work to end: the barrier, and then the handler
+            waits.append(None)
+            if len(waits) == 1:
+                signal.raise_signal(signal.SIGUSR1)
+            else:
+                both_wait.set()
+        return self._lock.acquire(**options)
+
+def start_new_thread(run, args):
+    return _thread.start_new_thread(lambda: (both_wait.wait(), run()), args)
 
 def fail(x):
     raise ValueError("failed")
 
 def barrier():
     try:
-        fx.effects_barrier(timeout=60)
+        fx.effects_barrier(timeout=50)
     except fx.EffectError as error:
         seen.append(str(error.__cause__))
 
-def about_to_wait(frame, event, called):
-    if event == "c_call" and called.__name__ == "acquire" and frame.f_code.co_qualname == "Background.wait":
-        sys.setprofile(None)
-        signal.raise_signal(signal.SIGUSR1)
-
-seen = []
+seen, waits, both_wait = [], [], threading.Event()
 signal.signal(signal.SIGUSR1, lambda *_: barrier())
 fx.jit(lambda x: fx.callback(fail, None, x))(1)
-sys.setprofile(about_to_wait)
+background.threading = types.SimpleNamespace(**{**vars(threading), "Lock": Lock})
+background._thread = types.SimpleNamespace(start_new_thread=start_new_thread)
 barrier()
-assert sys.getprofile() is None
+assert both_wait.is_set()
 print(*seen)
 """
 
