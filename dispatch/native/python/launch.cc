@@ -1,26 +1,34 @@
 #include "launch.h"
 
 #include <algorithm>
+#include <set>
 
 #include "placed_tokens.h"
 
 namespace effects {
 
-// XLA runs the programs one after the other. Python's lock is free while a thread waits for the middle one, so others
-// may wait for the same program, or have taken it out: it is looked for again.
+namespace {
+
+bool IsOver(const nb::object &token) { return IsDeleted(token) || nb::cast<bool>(token.attr("is_ready")()); }
+
+} // namespace
+
+// A program without collectives may overtake those before it, so that each is asked whether it is over. Python's lock
+// is free meanwhile, and others may add programs or take some out: a copy is asked, which also frees them at the end.
 void InFlight::make_room(size_t most) {
   while (!has_room(most)) {
-    const nb::object middle = tokens_[tokens_.size() / 2];
+    const std::deque<nb::object> asked = tokens_;
+    const nb::object middle = asked[asked.size() / 2];
+    std::set<PyObject *> over{middle.ptr()};
     try {
-      if (!IsDeleted(middle) && !nb::cast<bool>(middle.attr("is_ready")())) middle.attr("block_until_ready")();
+      if (!IsOver(middle)) middle.attr("block_until_ready")();
     } catch (nb::python_error &error) { // that the program failed is said elsewhere
       if (!error.matches(PyExc_Exception)) throw;
     }
-    const auto at = std::find_if(tokens_.begin(), tokens_.end(), [&](const auto &token) { return token.is(middle); });
-    for (auto over = at == tokens_.end() ? 0 : at - tokens_.begin() + 1; over > 0 && !tokens_.empty(); --over) {
-      const nb::object token = std::move(tokens_.front()); // freed when it is out of here
-      tokens_.pop_front();
-    }
+    for (const nb::object &token : asked)
+      if (IsOver(token)) over.insert(token.ptr());
+    tokens_.erase(std::remove_if(tokens_.begin(), tokens_.end(), [&](auto &token) { return over.count(token.ptr()); }),
+                  tokens_.end());
   }
 }
 
