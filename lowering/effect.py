@@ -16,12 +16,12 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.print import print_grad_p
 from effects._config import config
 from effects._model.after import after_p
 from effects._model.callback import HostCall
 from effects._model.device import PLATFORMS
 from effects._model.effect import Order, effect_p, token_key
+from effects._model.print_grad import print_grad_p
 from effects._model.site import Site, size_operands
 from effects._model.wire import (
     AFTER_TARGET,

@@ -113,6 +113,12 @@ def test_native_core_includes_no_extension():
         assert set(re.findall(r'#include "extensions/(\w+)/', text)) <= NATIVE_NEEDS.get(own, set()), own
 
 
+def test_lowering_imports_no_public_function():
+    """What is lowered is known by its primitive and its content, whichever function of the user's call made it."""
+    for path in _files_of(ROOT / "lowering"):
+        assert not any(f"{name}.".startswith("effects._api.") for name in _imports(path)), path
+
+
 def test_imports_go_down_inside_effects():
     """The public face imports handlers and functions, functions import the model, and the model none of these."""
     rooms = ["_model", "_api", "handlers", "cli"]

@@ -1,0 +1,59 @@
+"""The primitive of `fx.print_grad`, with its derivatives, batching and evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from effects import _jax
+from effects._model.effect import effect_p
+from effects._model.site import Site
+
+print_grad_p = _jax.Primitive("print_grad")
+print_grad_p.multiple_results = True
+"""The identity, which is linear; what is printed is in its transpose."""
+
+
+def _split(args: Sequence[Any], site: Site) -> tuple[list[Any], list[Any]]:
+    """The mask, if there is one, and the rest."""
+    masks = 0 if site.mask is None else 1
+    return list(args[:masks]), list(args[masks:])
+
+
+def _print_grad(*args: Any, site: Site) -> list[Any]:
+    return _split(args, site)[1]
+
+
+def _print_grad_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, site: Site) -> tuple[Any, Any]:
+    mask, xs = _split(primals, site)
+    _, tangents = _split(tangents, site)
+    if all(type(tangent) is _jax.ad.Zero for tangent in tangents):
+        return xs, tangents
+    return xs, print_grad_p.bind(*mask, *map(_jax.ad.instantiate_zeros, tangents), site=site)
+
+
+def _print_grad_transpose(cotangents: Sequence[Any], *args: Any, site: Site) -> list[Any]:
+    mask, _ = _split(args, site)
+    cotangents = [_jax.ad.instantiate_zeros(cotangent) for cotangent in cotangents]
+    _, operands = _split(site.operands, site)
+    stored = [x.astype(operand.stored) for x, operand in zip(cotangents, operands, strict=True)]
+    effect_p.bind(*mask, *stored, site=site)
+    return [*(None for _ in mask), *cotangents]
+
+
+def _print_grad_batch(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, site: Site) -> tuple[Any, Any]:
+    """Each lane has a cotangent of its own, even if the value is the same in all."""
+    if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):
+        outs = print_grad_p.bind(*args, site=site)
+        return outs, [None] * len(outs)
+    moved = [_jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
+    outs = print_grad_p.bind(*moved, site=site.with_lanes(axis_data.size, [True] * len(moved)))
+    return outs, [0] * len(outs)
+
+
+print_grad_p.def_impl(_print_grad)
+print_grad_p.def_abstract_eval(_print_grad)
+_jax.ad.primitive_jvps[print_grad_p] = _print_grad_jvp
+_jax.ad.primitive_transposes[print_grad_p] = _print_grad_transpose
+_jax.batching.fancy_primitive_batchers[print_grad_p] = _print_grad_batch
+_jax.mlir.register_lowering(print_grad_p, lambda ctx, *args, site: _split(args, site)[1])
