@@ -9,7 +9,7 @@ namespace effects {
 
 namespace {
 
-// Whether a program has ended, and if it `waits`, once it has. That it failed is said elsewhere.
+// Whether a program has ended; if it `waits`, it returns once the program has. A program that failed has ended, too.
 bool HasEnded(const nb::object &token, bool waits) {
   try {
     if (IsDeleted(token) || nb::cast<bool>(token.attr("is_ready")())) return true;
