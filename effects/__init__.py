@@ -13,6 +13,7 @@ import typing as _typing
 __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
 
 from effects import _jax
+from effects import _removed
 from effects import extensions as extensions
 from effects._api.callback import callback as callback
 from effects._api.check import check as check
@@ -108,7 +109,7 @@ else:  # type checkers would take it to have every name
 
     def __getattr__(name: str) -> _typing.Any:
         if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise _removed.missing_name(__name__, name)
         module = _importlib.import_module(_LATER[name])
         value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
         globals()[name] = value

@@ -7,8 +7,9 @@ import operator
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from effects import _removed
 from effects._jax import for_users
 
 MSG_SETTING = (
@@ -190,6 +191,7 @@ class Config:
 
     def __init__(self, environ: dict[str, str] | os._Environ[str]):
         object.__setattr__(self, "_listeners", [])
+        _removed.refuse_variables(environ)
         for name, (default, _, _) in _SETTINGS.items():
             variable = f"EFFECTS_{name.upper()}"
             value = environ.get(variable)
@@ -197,7 +199,7 @@ class Config:
 
     def _set(self, name: str, value: Any, where: str) -> None:
         if name not in _SETTINGS:
-            raise AttributeError(MSG_UNKNOWN_SETTING.format(name=name, known=", ".join(_SETTINGS)))
+            raise self._unknown(name)
         default, parse, expected = _SETTINGS[name]
         try:
             parsed = parse(value)
@@ -210,6 +212,16 @@ class Config:
     @for_users
     def __setattr__(self, name: str, value: Any) -> None:
         self._set(name, value, f"`fx.config.{name}`")
+
+    if not TYPE_CHECKING:  # type checkers would take it to have every name
+
+        def __getattr__(self, name: str) -> Any:
+            raise self._unknown(name)
+
+    @staticmethod
+    def _unknown(name: str) -> AttributeError:
+        text = MSG_UNKNOWN_SETTING.format(name=name, known=", ".join(_SETTINGS))
+        return AttributeError(_removed.message(f"fx.config.{name}") or text)
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in _SETTINGS)})"

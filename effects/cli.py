@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 
 import effects as fx
+from effects import _removed
 from effects._demo import demo
 from effects._doctor import add_arguments as add_doctor_arguments
 from effects._doctor import doctor
@@ -47,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
         command.add_arguments(subparser)
         subparser.set_defaults(run=command.run)
+    command, *words = [*(sys.argv[1:] if argv is None else argv), ""]
+    for word in words:
+        if text := _removed.message(f"effects {command} {word.partition('=')[0]}"):
+            parser.error(text)
     options = parser.parse_args(argv)
     if not hasattr(options, "run"):
         parser.print_help()

@@ -1,5 +1,8 @@
 """Handlers of records: what keeps them or shows them elsewhere. `fx.add_handler` takes each."""
 
+import typing as _typing
+
+from effects import _removed
 from effects.extensions.handlers.console import ConsoleHandler as ConsoleHandler
 from effects.extensions.handlers.csv import CsvHandler as CsvHandler
 from effects.extensions.handlers.jsonl import JsonLinesHandler as JsonLinesHandler
@@ -10,3 +13,8 @@ from effects.extensions.handlers.metrics import TensorBoardHandler as TensorBoar
 from effects.extensions.handlers.metrics import WandbHandler as WandbHandler
 from effects.extensions.handlers.npz import NpzHandler as NpzHandler
 from effects.extensions.handlers.parquet import ParquetHandler as ParquetHandler
+
+if not _typing.TYPE_CHECKING:  # type checkers would take it to have every name
+
+    def __getattr__(name: str) -> _typing.Any:
+        raise _removed.missing_name(__name__, name)

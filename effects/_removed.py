@@ -1,0 +1,69 @@
+"""Public names, settings, arguments and options that were removed in this release, and what to write instead.
+
+A row stays for one release. Its key is what a user wrote: `fx.Name`, `fx.config.name`, `fx.function(name=)`,
+`effects command --option`.
+"""
+
+from __future__ import annotations
+
+import functools
+import opcode
+import sys
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+REMOVED: dict[str, str] = {}
+"""By what was removed, a sentence that says what to write instead."""
+
+MSG_REMOVED = "`{name}` was removed in token-effects 0.1.0. The changelog lists all that was, under Removed. {instead}"
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+def message(name: str) -> str | None:
+    """The message for a name that was removed; None for any other name."""
+    instead = REMOVED.get(name)
+    return None if instead is None else MSG_REMOVED.format(name=name, instead=instead)
+
+
+def missing_name(module: str, name: str) -> Exception:
+    """The error for a name that a module of ours does not have. Called by the `__getattr__` of the module.
+
+    `from effects import Name` replaces an AttributeError by an ImportError without its message, and passes an
+    ImportError on. So the error is of the class that the caller of `__getattr__` shows to the user.
+    """
+    if (text := message(f"fx.{name}")) is None:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    frame = sys._getframe(2)
+    is_from_import = frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
+    return ImportError(text) if is_from_import else AttributeError(text)
+
+
+def refuse_variables(environ: Iterable[str]) -> None:
+    """Raises ValueError if the environment sets a setting that was removed, as for a wrong value of another one."""
+    for variable in environ:
+        if variable.startswith("EFFECTS_"):
+            text = message(f"fx.config.{variable.removeprefix('EFFECTS_').lower()}")
+            if text is not None:
+                raise ValueError(f"`{variable}` is set in the environment. {text}")
+
+
+def without_arguments(call: str, *names: str) -> Callable[[_F], _F]:
+    """A decorator for a function that once took keyword arguments of these names: TypeError if one is given.
+
+    Args:
+        call: How users call the function, `fx.inspect`.
+        *names: The arguments, each with a row `call(name=)` in `REMOVED`.
+    """
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def checked(*args: object, **kwargs: object) -> object:
+            for name in names:
+                if name in kwargs:
+                    raise TypeError(message(f"{call}({name}=)"))
+            return function(*args, **kwargs)
+
+        return checked  # type: ignore[return-value]
+
+    return decorate
