@@ -20,7 +20,8 @@ from effects._config import config
 from effects._model.after import after_p
 from effects._model.callback import HostCall
 from effects._model.device import PLATFORMS
-from effects._model.effect import Order, effect_p, token_key
+from effects._model.effect import Order, token_key
+from effects._model.primitive import effect_p
 from effects._model.print_grad import print_grad_p
 from effects._model.site import Site, size_operands
 from effects._model.wire import (

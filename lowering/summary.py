@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from effects import _jax
 from effects._model.callback import HostCall
 from effects._model.content import HandlerContent
-from effects._model.effect import Effect, effect_p, token_key
+from effects._model.effect import Effect, token_key
+from effects._model.primitive import effect_p
 from effects._model.print_grad import print_grad_p
 from effects._model.site import Site
 

@@ -19,7 +19,8 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after
-from effects._model.effect import UNORDERED, Effect, registered_effects, result_avals, token_keys
+from effects._model.effect import UNORDERED, Effect, registered_effects, token_keys
+from effects._model.primitive import result_avals
 from effects._model.site import Site
 from effects.lowering.holders import Extra, find_holder, others
 from effects.lowering.regions import InRegion, communicates, in_region, inside, joins_error_vote

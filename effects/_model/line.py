@@ -18,9 +18,12 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._model.content import NativeText, Report, described_by
+from effects._model.operand import Operand, Static, flat_arguments, holds_tracer
+from effects._model.plan import Plan
 from effects._model.record import Mark, Record, after_shard, shown_index
-from effects._model.site import Operand, Site, Static, Where, flat_arguments, holds_tracer
-from effects._model.text import Plan, text_plan
+from effects._model.site import Site
+from effects._model.text import text_plan
+from effects._model.where import Where
 
 # Checks a format while tracing, and fills it when the values are there.
 

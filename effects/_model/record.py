@@ -16,11 +16,13 @@ import numpy as np
 
 from effects._model.device import device_place
 from effects._model.native import native
-from effects._model.site import Site, Static, Where
+from effects._model.operand import Static
+from effects._model.site import Site
+from effects._model.where import Where
 from effects._model.wire import HEADER, STREAM, Header, header_offset, read_header, thread_of
 
 if TYPE_CHECKING:
-    from effects._model.text import Piece, Style
+    from effects._model.plan import Piece, Style
 
 
 class Record:
@@ -221,7 +223,7 @@ Part = tuple[Site, tuple[int, ...], int, Any, float]
 def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any, time: float) -> Iterator[Record]:
     """One record for each lane that has the effect, in order; one without lanes."""
     values = site.read(payload) if site.lanes else payload  # once for all lanes
-    grid = site.grid_of(payload)
+    grid = site.hidden_numbers("grid", payload)
     for lane in site.lanes_of(payload):
         yield Record(site, token, device, lane, values, grid, time)
 
