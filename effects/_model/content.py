@@ -76,10 +76,8 @@ class Content:
         """Whether another process can rebuild it from its description."""
         return all(function.registered for function in self.functions)
 
-    @property
-    def results(self) -> tuple[Operand, ...] | None:
-        """The types of what a program waits for at the effect, in one lane; None if it waits for nothing."""
-        return None
+    results: tuple[Operand, ...] | None = None
+    """The types of what a program waits for at the effect, in one lane; None if it waits for nothing."""
 
     def resized(self, resize: Callable[[Operand], Operand]) -> Content:
         """The content with `resize` of each operand in it."""

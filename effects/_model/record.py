@@ -208,7 +208,9 @@ class Record:
 
 def after_shard(record: Record, text: str) -> str:
     """A record's text, with `per_shard=True` behind device and index."""
-    return text if record.index is None else f"device {record.device} {shown_index(record)}: {text}"
+    if not record._site.per_shard or record.index is None:
+        return text
+    return f"device {record.device} {shown_index(record)}: {text}"
 
 
 def shown_index(record: Record) -> str:

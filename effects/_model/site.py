@@ -61,8 +61,8 @@ def describe_site(site: Site) -> str:
         description["unknown"] = site.num_dynamic_sizes
     if site.per_shard:
         description["per_shard"] = True
-    if asked := site.filter.describe():
-        description["filter"] = asked
+    if site.filter != ALWAYS:
+        description["filter"] = site.filter.describe()
     return _to_json(description)
 
 

@@ -156,9 +156,9 @@ class MarkedRecord(Record):
             device = self._number("device", header_offset("device") - HEADER.itemsize)
             thread = self._number("thread", first)
             time = self._number("float64", header_offset("time") - HEADER.itemsize)
-        hidden = len(site.operands) - len(site.places)
+        hidden = len(site.operands) - len(site.arrays)
         grid = None
-        if (found := site.find_hidden("grid")) is not None:
+        if site.hidden and (found := site.find_hidden("grid")) is not None:
             operand, at = found
             size, (rank,) = operand.stored.itemsize, operand.shape
             grid = tuple(self._number("int32", at + size * axis) for axis in range(rank))
@@ -234,17 +234,40 @@ def plan_of(site: Site, pieces: Iterable[Piece]) -> Plan:
     return Plan([*pieces], site.lanes, mask)
 
 
+def filled_plan(site: Site, literals: Sequence[str]) -> Plan | None:
+    """The plan of a format that is nothing but literals with a `{}` between each two, one for each argument. Comes to
+    the same as `text_plan`, for what most programs have; None where Python must do it."""
+    if site.num_dynamic_sizes or site.per_shard:
+        return None
+    pieces, literal = [], literals[0]
+    offsets = iter(site.offsets[len(site.operands) - len(site.arrays) :])
+    for leaf, following in zip(site.leaves, literals[1:], strict=True):
+        if isinstance(leaf, Operand):
+            if (field := field_of(leaf, Style.FORMAT, "", offset=next(offsets))) is None:
+                return None
+            pieces.append(field._replace(literal=literal))
+            literal = following
+        else:
+            literal = f"{literal}{leaf.value}{following}"
+    return _if_encodable(plan_of(site, [*pieces, Piece(literal)]))
+
+
+def _if_encodable(plan: Plan) -> Plan | None:
+    """The plan; None if it has a lone surrogate: Python's output decides what becomes of it."""
+    try:
+        "".join(piece.literal for piece in plan.pieces).encode()
+    except UnicodeEncodeError:
+        return None
+    return plan
+
+
 def text_plan(site: Site, shown: Callable[[Record], str]) -> Plan | None:
     """How native code makes the text that `shown` makes of records of this site; None where Python must do it."""
     try:
         record = MarkedRecord(site)
-        plan = plan_of(site, record.pieces(shown(record)))
-        "".join(piece.literal for piece in plan.pieces).encode()
-    except UnicodeEncodeError:  # a lone surrogate: Python's output decides what becomes of it
-        return None
+        return _if_encodable(plan_of(site, record.pieces(shown(record))))
     except Exception:  # a specification of another value's, an attribute: a mark has neither
         return None
-    return plan
 
 
 @functools.lru_cache(maxsize=256)

@@ -50,7 +50,8 @@ def where_called(depth: int = 1) -> Where:
     if frame.f_code is _jax.OF_CALL and frame.f_back is not None:
         frame = frame.f_back
     callers = _jax.traced_callers(frame, MAX_CALLERS)
-    return _line_of(frame).called_from(map(_line_of, callers))
+    where = _line_of(frame)
+    return where.called_from(map(_line_of, callers)) if callers else where
 
 
 def _line_of(frame: FrameType) -> Where:
