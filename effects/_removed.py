@@ -12,7 +12,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "fx.add_handler(after_error=)": "Record the run with `fx.record`, whose file has what was not carried out.",
+}
 """By what was removed, a sentence that says what to write instead."""
 
 MSG_REMOVED = "`{name}` was removed in token-effects 0.1.0. The changelog lists all that was, under Removed. {instead}"
