@@ -12,7 +12,13 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "effects diff --html": "The report is text: write it into a file with `effects diff A B > report.txt`.",
+    "effects trace --profile": "Open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window.",
+    "effects.runs.trace(profile=)": (
+        "Leave it out, and open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
+    ),
+}
 """By what was removed, a sentence that says what to write instead."""
 
 MSG_REMOVED = "`{name}` was removed in token-effects 0.1.0. The changelog lists all that was, under Removed. {instead}"
