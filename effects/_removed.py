@@ -10,6 +10,7 @@ import functools
 import opcode
 import sys
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import TypeVar
 
 REMOVED: dict[str, str] = {
@@ -40,7 +41,11 @@ def missing_name(module: str, name: str) -> Exception:
     """
     if (text := message(f"fx.{name}")) is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    frame = sys._getframe(2)
+    return error_for(text, sys._getframe(2))
+
+
+def error_for(text: str, frame: FrameType) -> Exception:
+    """The error for a name that `frame` has asked a module for, as an attribute or in an import."""
     is_from_import = frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
     return ImportError(text) if is_from_import else AttributeError(text)
 

@@ -470,7 +470,7 @@ def _find(wanted: np.ndarray, among: np.ndarray) -> np.ndarray:
 # The command.
 
 
-def add_diff_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in "ab":
         parser.add_argument(name, metavar=name.upper(), help="a run file, or a folder of those of a run's processes")
     parser.add_argument("--rtol", type=float, default=0.0, help="what part of the larger number a difference may be")
@@ -479,7 +479,7 @@ def add_diff_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="site", help="a line, say train.py:31; others are left out")
 
 
-def diff_command(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Shows how two runs differ. Returns 0 if they are equal, 1 if they differ, and 2 if that can't be said."""
     try:
         tolerances = {"rtol": options.rtol, "atol": options.atol, "ulp": options.ulp}

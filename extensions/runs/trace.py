@@ -187,14 +187,14 @@ class Timeline:
             # The functions that programs of JAX's start are numbered as those of one program.
             numbered = (process.number, PLAIN_THREAD) if program[1][0] == PLAIN_THREAD else program
             if site.effect.name == "async":
-                for record in _records_of(process, part, run._site):
+                for record in _records_of(process, part, run._known_site):
                     lane = int(np.ravel_multi_index(record.lane, site.lanes)) if record.lane else 0
                     track = process.number, _OPERATIONS
                     begun = Slice("function", track, site.content.title, time, program[1], site, device)
                     starts.setdefault((numbered, int(record.args[-1]), lane), []).append(begun)
                     self.slices.append(begun)
             elif isinstance(site.content, HostCall) and site.content.function.key == _ASYNC_DONE:
-                for record in _records_of(process, part, run._site):
+                for record in _records_of(process, part, run._known_site):
                     high, low, lane = map(int, record.args[0])
                     only = device if in_region(token[PHASE]) else None
                     dones.append(((numbered, high << 12 | low, lane), only, functions))
@@ -446,13 +446,13 @@ def _seconds(time: int) -> str:
     return f"{seconds:,.3f} s" if seconds >= 1 else f"{seconds * 1e3:.3f} ms"
 
 
-def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="run", help="run files of one run, or the folder that has them")
     parser.add_argument("-o", "--output", metavar="file", help="where the timeline goes, as JSON that Perfetto reads")
     parser.add_argument("--summary", action="store_true", help="show in the terminal who waited for whom")
 
 
-def trace_command(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Writes a timeline, or shows a summary of it."""
     try:
         if options.output is None and not options.summary:
