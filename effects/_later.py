@@ -32,7 +32,12 @@ def load(module: str, face: str, name: str) -> Any:
         if (text := _missing(f"{short}.{name}", error)) is None:
             raise
         raise _removed.error_for(text, sys._getframe(2)) from None
-    return found if module == f"{face}.{name}" else getattr(found, name)
+    if module == f"{face}.{name}":
+        return found
+    try:
+        return getattr(found, name)
+    except AttributeError as error:  # a module whose names are imported later, too
+        raise _removed.error_for(str(error), sys._getframe(2)) from None
 
 
 @contextlib.contextmanager
