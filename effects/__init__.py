@@ -11,9 +11,7 @@ import typing as _typing
 
 __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
 
-from effects import _jax
-from effects import _later
-from effects import _removed
+from effects import _jax, _later, _removed
 from effects import extensions as extensions
 from effects._api.callback import callback as callback
 from effects._api.check import check as check
@@ -36,10 +34,10 @@ from effects._errors import MissingTokenRule as MissingTokenRule
 from effects._errors import NotDifferentiable as NotDifferentiable
 from effects._jax import patches as _patches
 from effects._jax.patches import patches as patches
-from effects._model.callback import register_callback as register_callback
 from effects._model.effect import Effect as Effect
 from effects._model.effect import register_effect as register_effect
 from effects._model.effect import registered_effects as registered_effects
+from effects._model.function import register_callback as register_callback
 from effects._model.record import Record as Record
 from effects.dispatch.calling.jit import jit as jit
 from effects.dispatch.runtime.cells import follow_cells as _follow_cells

@@ -2,8 +2,7 @@
 
 import typing as _typing
 
-from effects import _later
-from effects import _removed
+from effects import _later, _removed
 
 with _later.required_by("effects.handlers"):
     from effects.extensions.handlers.console import ConsoleHandler as ConsoleHandler

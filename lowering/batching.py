@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from effects import _jax
 from effects._jax import patches
-from effects._model.effect import effect_p
+from effects._model.primitive import effect_p
 from effects.lowering.holders import Extra, Holder, on_holder
 from effects.lowering.masks import MSG_MASKED_STATE, masked, needs_masks
 

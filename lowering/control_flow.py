@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.effect import effect_p
+from effects._model.primitive import effect_p
 from effects.lowering.masks import (
     MSG_MISSING_MASK,
     MaskContext,

@@ -20,7 +20,8 @@ from effects._config import config
 from effects._model.after import after_p
 from effects._model.callback import HostCall
 from effects._model.device import PLATFORMS
-from effects._model.effect import Order, effect_p, token_key
+from effects._model.effect import Order, token_key
+from effects._model.primitive import effect_p
 from effects._model.print_grad import print_grad_p
 from effects._model.site import Site, size_operands
 from effects._model.wire import (
@@ -80,7 +81,9 @@ def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: 
         token = checking_sharding(token, one)
     args = itertools.chain.from_iterable(own for _, own in each)
     records = tuple((one, len(own)) for one, own in each)
-    [token] = _jax.stage(records_p, token, *args, records=records, call=_call_number(ctx, site), edges=ctx.edges)
+    [token] = _jax.stage(
+        records_p, token, *args, records=records, call=0 if site.effect.ordered else ctx.call, edges=ctx.edges
+    )
     return {key: token}, []
 
 
@@ -97,16 +100,11 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
         *size_operands(site),
         *operands,
         site=site,
-        call=_call_number(ctx, site),
+        call=0 if site.effect.ordered else ctx.call,  # ordered ones differ in their tokens
         edges=ctx.edges,
         region=in_region() if waits else OUTSIDE,
     )
     return {key: token}, results
-
-
-def _call_number(ctx: TokenContext, site: Site) -> int:
-    """Ordered calls differ in their tokens. Unordered ones may be the same in all, and still are two."""
-    return 0 if site.effect.ordered else ctx.call
 
 
 @register_mask_rule(effect_p, print_grad_p)
@@ -250,7 +248,7 @@ def record_lowering(
         site = dataclasses.replace(site, per_shard=False)  # as in JAX, which gathers there
     if site.per_shard and replicas:
         raise refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
-    site = of_processes(ctx, site, devices)
+    site = of_processes(ctx, site) if devices else site
     register_site(ctx, site)
     target = RECORD_TARGET if site.results is None else CALL_TARGET
     own, counted = own_devices(ctx, devices or replicas or edges.devices), advances_token(ctx)
@@ -337,9 +335,9 @@ def own_devices(ctx: Any, devices: int) -> int:
     raise errors.MissingTokenRule(MSG_REGION_OF_PROCESSES)
 
 
-def of_processes(ctx: Any, site: Site, devices: int) -> Site:
-    """The site as it says whose devices all have its records, if XLA's partitioner has several."""
-    processes = _jax.processes_of(ctx) if devices else ()
+def of_processes(ctx: Any, site: Site) -> Site:
+    """The site as it says whose devices all have its records, where XLA's partitioner has several."""
+    processes = _jax.processes_of(ctx)
     return dataclasses.replace(site, processes=processes) if processes else site
 
 

@@ -13,9 +13,11 @@ from jax.experimental import io_callback
 from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after_p
-from effects._model.effect import Order, effect_p
+from effects._model.effect import Order
 from effects._model.filter import LOGGER
-from effects._model.site import Site, Where
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects._model.where import Where
 from effects._model.wire import (
     BEGIN_TARGET,
     CALL_TARGET,

@@ -31,7 +31,8 @@ from typing import Any, NamedTuple
 
 from effects import _jax
 from effects._model.callback import HostCall
-from effects._model.effect import effect_p, is_numbered, token_key
+from effects._model.effect import is_numbered, token_key
+from effects._model.primitive import effect_p
 from effects.lowering.summary import effects_of, is_collective, summarize
 
 

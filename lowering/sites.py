@@ -50,7 +50,8 @@ class LineFilter:
         self.least: int | None = None
         self.num_sites: int | None = None
         self.can_be_switched: bool = site.results is None and site.content.may_be_left_out
-        self.state = True, self.asked.every, self.asked.first, self.asked.min_seconds, None
+        self.native.every, self.native.first = self.asked.every, self.asked.first
+        self.native.min_seconds = self.asked.min_seconds
 
     @property
     def state(self) -> tuple[Any, ...]:
@@ -169,7 +170,8 @@ class KnownSites:
             return known
         with self._lock:
             if line not in self.filters:
-                self._forget_lines()
+                if len(self.filters) >= self._room:
+                    self._forget_lines()
                 known = LineFilter(site)
                 for listener in self._line_listeners:
                     listener(line, known)
@@ -179,8 +181,6 @@ class KnownSites:
 
     def _forget_lines(self) -> None:
         """Those that only count, of no program: texts that a program makes anew are lines without number."""
-        if len(self.filters) < self._room:
-            return
         for line, known in list(self.filters.items()):
             if known.may_be_forgotten:
                 del self.filters[line]
@@ -212,12 +212,10 @@ class KnownSites:
 class _Claim:
     """A program's claim on a site. It does not keep the site, and so no function of the user's."""
 
-    __slots__ = ("_local", "_release", "_site_id")
+    __slots__ = ("_release", "_site_id")
 
     def __init__(self, site: Site):
         self._site_id = site.id
-        # What another process has no hold of.
-        self._local = None if site.content.is_portable else (site.content.title, site.where)
         native.retain_site(site.id, site.description)
         self._release = native.release_site  # last; and names of modules are gone when the interpreter ends
 
@@ -226,10 +224,11 @@ class _Claim:
             self._release(self._site_id)
 
     def __reduce__(self) -> Any:
-        if self._local is not None:
-            name, where = self._local
-            raise pickle.PicklingError(errors.why_it_stays("The compiled program", name, where))
-        return _claim, (native.site_description(self._site_id),)
+        description = native.site_description(self._site_id)
+        site = site_from(description)
+        if not site.content.is_portable:
+            raise pickle.PicklingError(errors.why_it_stays("The compiled program", site.content.title, site.where))
+        return _claim, (description,)
 
 
 def _claim(description: str) -> object:
@@ -267,7 +266,7 @@ def register_site(ctx: Any, site: Site) -> object:
         raise _jax.Refused(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
     claim = known_sites.register(site.portable)
     # JAX exports no program that keeps an object. Whoever calls what was exported has the claim: `fx.Exported`.
-    if not (site.content.is_portable and _jax.is_for_export(ctx)):
+    if not (_jax.is_for_export(ctx) and site.content.is_portable):
         _jax.keep_with_program(ctx, claim)
     return claim
 

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from effects import _jax
 from effects._model.callback import HostCall
 from effects._model.content import HandlerContent
-from effects._model.effect import Effect, effect_p, token_key
+from effects._model.effect import Effect, token_key
+from effects._model.primitive import effect_p
 from effects._model.print_grad import print_grad_p
 from effects._model.site import Site
 
@@ -53,7 +54,7 @@ class Summary(NamedTuple):
 
 def summarize(jaxpr: Any) -> Summary:
     """The summary of a jaxpr, with constants or without."""
-    return _summarize(jaxpr.jaxpr if _jax.is_closed(jaxpr) else jaxpr)
+    return _summarize(getattr(jaxpr, "jaxpr", jaxpr))
 
 
 @_jax.weakref_lru_cache
@@ -79,7 +80,7 @@ def _summarize(jaxpr: Any) -> Summary:
         if isinstance(site := eqn.params.get("site"), Site) and isinstance(site.content, HandlerContent):
             handlers.add(site)
         has_collectives |= is_collective(eqn)
-        needs_masks = needs_masks or needs_mask(eqn)
+        needs_masks |= bool(shown) or eqn.primitive is print_grad_p
         needs_grid |= bool(shown) or eqn.primitive in _of_grid
         if eqn.effects:
             found = _sites_of(eqn)
@@ -93,6 +94,7 @@ def _summarize(jaxpr: Any) -> Summary:
                 with_effects.add(position)
             handlers |= inner.handlers
             has_collectives |= inner.has_collectives
+            needs_masks |= inner.needs_masks
             needs_grid |= inner.needs_grid
             if eqn.effects:
                 sites |= inner.sites

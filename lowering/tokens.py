@@ -19,7 +19,8 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after
-from effects._model.effect import UNORDERED, Effect, registered_effects, result_avals, token_keys
+from effects._model.effect import UNORDERED, Effect, registered_effects, token_keys
+from effects._model.primitive import result_avals
 from effects._model.site import Site
 from effects.lowering.holders import Extra, find_holder, others
 from effects.lowering.regions import InRegion, communicates, in_region, inside, joins_error_vote
@@ -215,11 +216,7 @@ _jax.infer_types_each_time(records_p)
 
 gate_p.def_abstract_eval(lambda token, domain: token)
 skip_p.def_abstract_eval(lambda token, count: token)
-
-
-@close_p.def_abstract_eval
-def _close_abstract_eval(*tokens: Any) -> Any:
-    return tokens[0]
+close_p.def_abstract_eval(lambda *tokens: tokens[0])
 
 
 # The pass.
@@ -420,7 +417,7 @@ def _threaded(jaxpr: Any, tokens: Tokens, after: int = 0) -> Any:
 
 def find_rule(primitive: Any) -> TokenRule | None:
     """The rule that was registered for a primitive, else the one that is made from its holder."""
-    return registered_rule(primitive) or (None if find_holder(primitive) is None else _carry)
+    return _token_rules.get(primitive) or (None if find_holder(primitive) is None else _carry)
 
 
 def _carry(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, list[Any]]:
@@ -431,11 +428,10 @@ def _carry(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tupl
         after, outs = _thread(body, dict(zip(keys, state, strict=True)), args)
         return [after[key] for key in keys], outs
 
-    holder = find_holder(ctx.primitive)
+    primitive = ctx.eqn.primitive
+    holder = find_holder(primitive)
     assert holder is not None
-    extra = Extra(
-        ctx.primitive.bind, lambda body, after: _threaded(body, tokens, after), run, state=tuple(tokens.values())
-    )
+    extra = Extra(primitive.bind, lambda body, after: _threaded(body, tokens, after), run, state=tuple(tokens.values()))
     outs = holder(extra, *args, **params)
     return dict(zip(keys, extra.state, strict=True)), list(outs)
 

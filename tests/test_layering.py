@@ -193,3 +193,18 @@ def test_public_names():
         for name in names:
             thing = getattr(module, name)
             assert isinstance(thing, types.ModuleType) or getattr(effects, name) is thing, name
+
+
+def test_model_files_that_know_each_other():
+    """In the model only a site, its content and its records refer to each other, and only in types."""
+    folder = ROOT / "effects" / "_model"
+    known = {path.stem: set() for path in folder.glob("*.py")}
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("effects._model."):
+                known[path.stem].add(node.module.split(".")[2])
+    for middle in known:  # now what each knows by way of others, too
+        for names in known.values():
+            if middle in names:
+                names |= known[middle]
+    assert {name for name, names in known.items() if name in names} == {"content", "record", "site"}

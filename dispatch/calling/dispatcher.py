@@ -118,7 +118,8 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                     except (RuntimeError, ValueError) as error:
                         token = _explicit_token_or_raise(error, stream.token(number))
                         outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs, token)
-                self._await(stream, number, awaited)
+                if awaited is not None:
+                    self._await(stream, number, awaited)
             except BaseException as error:
                 native.abandon(stream.thread, dispatching, depth)  # here, where no second interrupt comes before it
                 self._raise_root_cause(error, stream, number)
@@ -140,7 +141,8 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             outs, awaited = (
                 self._after_error(left, stream, number, args, kwargs) if isinstance(left, BaseException) else left
             )
-            self._await(stream, number, awaited)
+            if awaited is not None:
+                self._await(stream, number, awaited)
         except BaseException as error:
             native.abandon(stream.thread, stream.dispatching, 0)
             self._raise_root_cause(error, stream, number)
@@ -155,9 +157,9 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         token = _explicit_token_or_raise(error, stream.token(number))
         return stream.call(number, self._caller, stream.dispatching, self._threaded, args, kwargs, token)
 
-    def _await(self, stream: Stream, number: int, awaited: tuple[ProgramTraits, Any] | None) -> None:
+    def _await(self, stream: Stream, number: int, awaited: tuple[ProgramTraits, Any]) -> None:
         """Waits for the answers that a program wants, if its call is to."""
-        if awaited is not None and (awaited[0].awaits_results or _must_poll(stream, awaited[1])):
+        if awaited[0].awaits_results or _must_poll(stream, awaited[1]):
             stream.claim(number)
             _wait_for_answers(stream, number, awaited, self._name)
 
@@ -240,7 +242,7 @@ _ARGUMENT = r"(?<=at index )\d+|(?<=passed to Execute\(\) as argument )\d+"
 
 def _has_callbacks(stream: Stream) -> bool:
     """Whether a program that waits for callbacks is to wait for those of programs before it first."""
-    return stream.newest_calling in stream.calls and several_devices() and not stream.dispatching
+    return not stream.dispatching and several_devices() and stream.newest_calling in stream.calls
 
 
 def _wait_for_callbacks(stream: Stream) -> None:

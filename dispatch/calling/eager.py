@@ -12,7 +12,8 @@ import numpy as np
 from effects import _jax
 from effects._config import config
 from effects._model.device import device_number
-from effects._model.effect import domain_numbers, effect_p, token_key
+from effects._model.effect import domain_numbers, token_key
+from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.wire import ALL_DEVICES, Kind
 from effects.dispatch.calling.jit import jit

@@ -333,10 +333,12 @@ class Programs:
         )
 
     def _jit_threaded(self, threaded: Callable[..., Any], **options: Any) -> Any:
-        def takes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-            return self._has_effects(args[1:], kwargs)
-
-        return _jax.guarded_jit(jax.jit(threaded, **options), threaded, takes, (WRONG_PROGRAM_KIND, {}))
+        return _jax.guarded_jit(
+            jax.jit(threaded, **options),
+            threaded,
+            lambda args, kwargs: self._has_effects(args[1:], kwargs),
+            (WRONG_PROGRAM_KIND, {}),
+        )
 
     def _is_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         return _jax.runs_now() and not self._has_effects(args, kwargs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from effects._model.site import Where
+from effects._model.where import Where
 from effects.dispatch.runtime.failures import ProgramKey
 
 

@@ -11,7 +11,7 @@ from effects import _errors as errors
 from effects._api.callback import CALLBACK
 from effects._api.check import CHECK
 from effects._api.log import LOG
-from effects._model.callback import function_name
+from effects._model.function import function_name
 from effects._model.record import Record, Records
 from effects._model.site import Site
 from effects.dispatch.runtime.failures import traceback_from_user

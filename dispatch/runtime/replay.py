@@ -190,7 +190,10 @@ class Replay:
             left = site.lanes_of(payload) if lanes is None else lanes
             count = 0
             if is_wanted:
-                records = [Record(site, token, device, lane, payload, site.grid_of(payload), time) for lane in left]
+                records = [
+                    Record(site, token, device, lane, payload, site.hidden_numbers("grid", payload), time)
+                    for lane in left
+                ]
                 for record in records:
                     record.after_error = True
                 self._call[2].run(self._observe, records, after_error=True)
@@ -235,7 +238,7 @@ class Replay:
             self._now = token, device, lane
             args, kwargs = site.arguments(site.of_lane(values, lane) if calls_lanes else values)
             if observed or call.pass_record:
-                record = Record(site, token, device, lane, payload, site.grid_of(payload), time)
+                record = Record(site, token, device, lane, payload, site.hidden_numbers("grid", payload), time)
                 if observed:
                     self._observe([record])
                 if call.pass_record:

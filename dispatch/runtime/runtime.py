@@ -6,7 +6,6 @@ It starts, threads wait until what they issued is visible (`fx.effects_barrier`)
 from __future__ import annotations
 
 import atexit
-import itertools
 import os
 import sys
 import threading
@@ -99,7 +98,8 @@ class Waiting:
             # Such a call is ours or may never return: what it opened and what came after waits for it.
             all_unreturned = returned or self._drain.ended
             ignored = stream.unreturned() if all_unreturned else stream.dispatching if stream in own else []
-            numbers = _before(numbers, ignored)
+            if ignored:
+                numbers = numbers[: next((at for at, number in enumerate(numbers) if number in ignored), None)]
             for number in reversed(numbers):
                 traits = traits_of(stream, number)
                 if names is None or traits is None or names & {*traits.effects}:
@@ -173,11 +173,6 @@ class Waiting:
             if isinstance(effect, Order):
                 del tokens[effect]  # nothing is left to wait for; the next program begins anew
         return True
-
-
-def _before(numbers: list[int], others: list[int]) -> list[int]:
-    """The numbers before the first that is one of the others."""
-    return list(itertools.takewhile(lambda number: number not in others, numbers)) if others else numbers
 
 
 def _wait_for_unordered(deadline: float | None) -> bool:

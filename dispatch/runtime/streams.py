@@ -84,7 +84,8 @@ _NO_LOCK = contextlib.nullcontext()
 class Stream:
     """One thread's epochs.
 
-    `open`, `token`, `call` and `call_plain` are the native stream's own: every call goes through them.
+    `open`, `token`, `call` and `call_plain` are the native stream's own: every call goes through them. So is
+    `set_here`, which makes the stream the calling thread's.
 
     `calls` is keyed by epoch number and holds the epochs that have not ended, each as (`Caller`, standard output,
     context). Who dispatches adds, drain threads remove. A number is not met again while it is a key, since numbers are
@@ -121,13 +122,14 @@ class Stream:
     token: Callable[[int], np.ndarray]
     call: Callable[..., tuple[Any, Any]]
     call_plain: Callable[[native.Caller, Any, tuple[Any, ...], dict[str, Any]], Any]
+    set_here: Callable[[], None]
 
     def __init__(self, thread: int, launching: Any):
         """`launching`: the lock under which programs are put on several devices; None if this stream does without."""
         self.thread = thread
         self._native = native.Stream(thread, StreamHost(thread), Array, launching, WouldTrace)
         self.open, self.token, self.call = self._native.open, self._native.token, self._native.call
-        self.call_plain = self._native.call_plain
+        self.call_plain, self.set_here = self._native.call_plain, self._native.set_here
         self.calls: dict[int, Any] = self._native.calls
         self.running: dict[int, tuple[ProgramTraits, Any]] = self._native.running
         self.unpolled: dict[int, tuple[str, ProgramTraits, Any]] = self._native.unpolled
@@ -137,10 +139,6 @@ class Stream:
         self.is_nested: bool = launching is None
         self.dispatching: list[int] = self._native.dispatching
         self.held_for: int | None = None
-
-    def set_here(self) -> None:
-        """It is the calling thread's from now on."""
-        self._native.set_here()
 
     def hold(self, caller: int) -> None:
         self.held_for = caller
@@ -439,7 +437,7 @@ class Streams:
         2. Others make streams until the numbers begin anew, and one finds the same.
         3. Both take the number, and the drain ends the epochs of one as those of the other.
         """
-        for _ in range(len(numbers)):
+        for _ in range(numbers.count):
             number, again = numbers.take()
             if number in self._ended or (again and self.is_named(number)):
                 continue
@@ -448,7 +446,7 @@ class Streams:
                 if again:
                     native.number_anew(number)
                 return stream
-        raise errors.EffectError(MSG_NO_NUMBER.format(count=len(numbers)))
+        raise errors.EffectError(MSG_NO_NUMBER.format(count=numbers.count))
 
     def own(self) -> list[Stream]:
         """All that the calling thread's programs may be in, the current one last."""
@@ -539,13 +537,11 @@ class Numbers:
     def __init__(self, numbers: range) -> None:
         self._numbers = numbers
         self._taken = itertools.count()
-
-    def __len__(self) -> int:
-        return len(self._numbers)
+        self.count: int = len(numbers)
 
     def take(self) -> tuple[int, bool]:
         """The next one, and whether it was taken before."""
-        turn, at = divmod(next(self._taken), len(self._numbers))
+        turn, at = divmod(next(self._taken), self.count)
         return self._numbers[at], turn > 0
 
 

@@ -34,7 +34,8 @@ from effects._config import Config, config
 from effects._jax import PjitFunction
 from effects._model.device import device_place
 from effects._model.filter import LOGGER
-from effects._model.site import Site, Where
+from effects._model.site import Site
+from effects._model.where import Where
 from effects._model.wire import PHASE, ProgramTraits, in_region
 from effects.dispatch.runtime.background import Background
 from effects.dispatch.runtime.beside import Beside, FunctionBeside

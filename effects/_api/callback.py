@@ -13,10 +13,14 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.callback import HostCall, HostFunction, function_name
-from effects._model.effect import PROGRAM, Effect, bind_where, effect_p, host_effect, register_effect
+from effects._model.callback import HostCall
+from effects._model.effect import PROGRAM, Effect, host_effect, register_effect
 from effects._model.filter import ALWAYS, choose
-from effects._model.site import Operand, Site, Where, stored_dtype, take_arguments, where_called
+from effects._model.function import HostFunction, function_name
+from effects._model.operand import Operand, stored_dtype, take_arguments
+from effects._model.primitive import bind_where, effect_p
+from effects._model.site import Site
+from effects._model.where import Where, where_called
 
 MSG_CALLBACK_NOT_CALLABLE = (
     "`{call}` at {where} was given {fn} as its function. What is called back is a function, or anything else that can "

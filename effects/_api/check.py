@@ -15,13 +15,17 @@ from effects import _errors as errors
 from effects import _jax
 from effects._config import config
 from effects._model.after import after
-from effects._model.callback import HostCall, HostFunction, register_callback
+from effects._model.callback import HostCall
 from effects._model.content import Report, described_by
-from effects._model.effect import PROGRAM, Effect, bind_where, effect_p, host_effect, register_effect
+from effects._model.effect import PROGRAM, Effect, host_effect, register_effect
 from effects._model.filter import Filter, choose
+from effects._model.function import HostFunction, register_callback
 from effects._model.line import Line, check_format
+from effects._model.operand import Operand, take_arguments
+from effects._model.primitive import bind_where, effect_p
 from effects._model.record import Record
-from effects._model.site import Operand, Site, Where, take_arguments, where_called
+from effects._model.site import Site
+from effects._model.where import Where, where_called
 
 MSG_PREDICATE = (
     "`{call}` at {where} was given {predicate} as its predicate. A predicate is a boolean, or an array of booleans, "

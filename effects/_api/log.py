@@ -9,12 +9,16 @@ from typing import Any, Never
 
 from effects import _jax
 from effects._model.content import NativeText, Report, described_by
-from effects._model.effect import PROGRAM, Effect, bind_where, host_effect, register_effect
+from effects._model.effect import PROGRAM, Effect, host_effect, register_effect
 from effects._model.filter import LOGGER, choose
 from effects._model.line import line_of, write_lines
+from effects._model.operand import MSG_TRACER_IN_TEXT, holds_tracer, take_arguments
+from effects._model.plan import Piece, Plan, Wrap
+from effects._model.primitive import bind_where
 from effects._model.record import Record, after_shard
-from effects._model.site import MSG_TRACER_IN_TEXT, Site, holds_tracer, take_arguments, where_called
-from effects._model.text import Piece, Plan, Wrap, text_plan
+from effects._model.site import Site
+from effects._model.text import text_plan
+from effects._model.where import where_called
 
 MSG_LOG_EVENT = (
     "`fx.log` at {where} was given {event!r} as its event. An event is named by a non-empty string, and values are its "

@@ -8,11 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from effects import _jax
-from effects._model.effect import PROGRAM, Effect, bind_where, host_effect, register_effect
+from effects._model.effect import PROGRAM, Effect, host_effect, register_effect
 from effects._model.filter import choose
 from effects._model.line import Line, check_format
+from effects._model.operand import take_arguments
+from effects._model.primitive import bind_where
 from effects._model.print_grad import print_grad_p
-from effects._model.site import Site, take_arguments, where_called
+from effects._model.site import Site
+from effects._model.where import where_called
 
 PRINT = register_effect(Effect("print", domain=PROGRAM))
 

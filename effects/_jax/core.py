@@ -45,7 +45,7 @@ DEVICE_MEMORY = core.MemorySpace.Device
 
 def is_reference(x: Any) -> bool:
     """Whether this is a mutable reference, such as `jax.new_ref` makes."""
-    return is_reference_type(getattr(x, "aval", None))
+    return isinstance(getattr(x, "aval", None), AbstractRef)
 
 
 def is_reference_type(aval: Any) -> bool:

@@ -104,7 +104,7 @@ which was traced with another value is traced again."""
 
 def has_callbacks_of_jax(holder: Any) -> bool:
     """Whether a jaxpr or an equation shows the effects of JAX's own callbacks."""
-    return any(map(is_callback_effect, holder.effects))
+    return any(isinstance(effect, _EFFECTS) for effect in holder.effects)
 
 
 def is_callback_effect(effect: JaxEffect) -> bool:

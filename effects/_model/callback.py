@@ -2,161 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import itertools
-import threading
-import types
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from effects import _errors as errors
+from effects import _jax
 from effects._model.content import Content, described_by
+from effects._model.function import HostFunction
+from effects._model.operand import Operand
 
 if TYPE_CHECKING:
     from effects._model.record import Record
-    from effects._model.site import Operand
-
-
-# Numbers for objects of one name: functions that are closures of one code, and classes that are defined again.
-#
-# They are the same in each process that meets the objects in the same order, where an address is not. So what is
-# described by name and number is found again in JAX's persistent compilation cache, and two objects stay two.
-
-
-class Numbering:
-    """By name: the objects that have been met, from 0 on."""
-
-    def __init__(self) -> None:
-        self._next: dict[str, Iterator[int]] = {}
-        # By name and identity. An entry goes with its object, ahead of the object's memory, so that none is met under
-        # an address that another had before. There is no lock, as the object may go at any time.
-        self._numbers: dict[Any, tuple[weakref.ref[Any], int]] = {}
-
-    def number_of(self, name: str, owner: Any, part: Any = None) -> int:
-        """The number of an object, or of a part that its owner keeps alive, among those of this name."""
-        identity = name, id(owner), id(part)
-        if (known := self._numbers.get(identity)) is not None:
-            return known[1]
-        number = next(self._next.setdefault(name, itertools.count()))
-        with contextlib.suppress(TypeError):  # what cannot be referred to weakly is another one each time
-            entry = weakref.ref(owner, lambda _: self._numbers.pop(identity, None)), number
-            return self._numbers.setdefault(identity, entry)[1]  # another thread may have been first
-        return number
-
-
-# Functions of the user's that programs call, and the names under which other processes know them.
-
-MSG_CALLBACK_NAME = (
-    "`register_callback` was given the name {name}. A name is a non-empty string, the same in every process. Write, "
-    "say, `@fx.register_callback('training.save')`."
-)
-MSG_CALLBACK_REGISTERED = (
-    "`register_callback({name!r})` was given {fn} as its function. What is called back is a function, or anything else "
-    "that can be called. Use it as a decorator of a function."
-)
-MSG_CALLBACK_TAKEN = (
-    "The name {name!r} is taken: {known!r} is registered under it, and {fn!r} cannot be. A name means one function for "
-    "the whole process, because programs carry it. Choose another name."
-)
-
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-_registered: dict[str, Callable[..., Any]] = {}  # by name; written under the lock, never removed from
-_names: dict[int, str] = {}  # by the function's address, which is its own for good
-_lock = threading.Lock()
-
-
-def register_callback(name: str) -> Callable[[_F], _F]:
-    """Gives a function a name by which programs of other processes find it.
-
-    A program that is exported can call back registered functions only: it carries their names. The process that runs it
-    registers its own function under the name.
-
-    Registering a function again changes nothing; a different one under a taken name is an error.
-
-    Args:
-        name: The name. Choose one that means the same in every process.
-
-    Returns:
-        A decorator that returns the function itself.
-
-    Example:
-        >>> import effects as fx
-        >>> @fx.register_callback("examples.greet")
-        ... def greet(x):
-        ...     print("hello", x)
-        >>> fx.jit(lambda x: fx.callback(greet, None, x))(1)
-        >>> fx.effects_barrier()
-        hello 1
-    """
-    if not isinstance(name, str) or not name:
-        raise TypeError(MSG_CALLBACK_NAME.format(name=errors.shown(name)))
-
-    def register(fn: _F) -> _F:
-        if not callable(fn):
-            raise TypeError(MSG_CALLBACK_REGISTERED.format(name=name, fn=errors.shown(fn)))
-        with _lock:
-            known = _registered.setdefault(name, fn)
-            if known is not fn:
-                raise ValueError(MSG_CALLBACK_TAKEN.format(name=name, known=known, fn=fn))
-            _names.setdefault(id(fn), name)
-        return fn
-
-    return register
-
-
-class HostFunction:
-    """A function of the user's, with a key by which records name it.
-
-    The key of a registered function is its name, under which other processes find it. That of another says where it
-    stands in the source, and never in memory: a process that traces the same programs has the same keys, and finds the
-    programs in JAX's persistent compilation cache.
-    """
-
-    __slots__ = ("__weakref__", "_fn", "key", "name", "registered")
-
-    def __init__(
-        self, fn: Callable[..., Any] | None, key: str | None = None, name: str | None = None, registered: bool = False
-    ):
-        self._fn = fn
-        self.name: str = name or function_name(fn)
-        self.key: str = key or _local_key(fn, self.name)
-        self.registered: bool = registered
-
-    @classmethod
-    def of(cls, fn: Callable[..., Any]) -> HostFunction:
-        """The function as records name it."""
-        name = _names.get(id(fn))
-        return cls(fn) if name is None else cls(None, name, name, True)
-
-    @property
-    def fn(self) -> Callable[..., Any] | None:
-        """The function, if this process has it."""
-        return _registered.get(self.key) if self.registered else self._fn
-
-
-def function_name(fn: Any) -> str:
-    """What a function is called in messages."""
-    return getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
-
-
-_numbering = Numbering()
-
-
-def _local_key(fn: Any, name: str) -> str:
-    """Module, qualified name and number: the same for the same function, and another for each other."""
-    place = f"{getattr(fn, '__module__', None)}:{function_name(fn)}:{name}"
-    if isinstance(fn, types.MethodType):  # made anew whenever it is asked for
-        return f"{place}#{_numbering.number_of(place, fn.__self__, fn.__func__)}"
-    return f"{place}#{_numbering.number_of(place, fn)}"
+    from effects._model.site import Site
 
 
 class UnexpectedResults(TypeError):
@@ -222,6 +85,26 @@ class HostCall(Content):
         given = [*map(str, record.args), *(f"{name}={value}" for name, value in record.fields.items())]
         return f"{self.function.name}({', '.join(given)})"
 
+    def direct_call(self, site: Site) -> tuple[Any, ...] | None:
+        """The call of the function by native code. None if this process does not have the function, or it is called
+        with something else than what lies in a record.
+
+        Four things: the function; the `places` of its arguments; what takes a structure of results apart, None where
+        the function returns one result by itself; and of each result the type, the shape, and a table that says for
+        each type that may be returned what makes bytes of it, None for arrays. The last of the four is None if native
+        code cannot read the results."""
+        if not site.is_plain or self.pass_record or self.prints:
+            return None
+        if (fn := self.function.fn) is None:
+            return None
+        if site.lanes or site.mask or site.hidden or site.num_dynamic_sizes or site.shards or site.shown_otherwise:
+            return None
+        flatten = None if self.only_result else getattr(self.tree, "flatten_up_to", None)
+        results = self.results or ()
+        is_read = all(result.stored.isbuiltin == 1 and result.stored == result.dtype for result in results)
+        types = tuple(map(_taken, results)) if is_read and (self.only_result or flatten) else None
+        return fn, tuple(site.places), flatten, types
+
     @property
     def is_vectorized(self) -> bool:
         """Whether it is called once for all lanes."""
@@ -236,6 +119,18 @@ class HostCall(Content):
         """Whether results are of this structure."""
         return tree == self.tree or str(tree) == self.tree
 
+
+def _taken(result: Operand) -> tuple[Any, ...]:
+    """Type and shape of a result, and what may be given for it, see `HostCall.direct_call`."""
+    kind, char = result.dtype.kind, result.dtype.char
+    layout = f"={char}" if kind == "f" else char  # without "=" no number is too large for a float
+    numbers = () if result.shape else _NUMBERS.get(kind, ())
+    arrays = dict.fromkeys((np.ndarray, _jax.Array, result.stored.type))
+    return result.stored, result.shape, {**arrays, **{number: struct.Struct(layout).pack for number in numbers}}
+
+
+_NUMBERS = {"f": (float, int), "i": (int,), "u": (int,), "b": (bool,)}
+"""By kind of a result: the numbers of Python's that it may be."""
 
 _ONE = jax.tree.structure(0)
 _SIMPLE = {str(jax.tree.structure(None)): "None", str(_ONE): "one array"}

@@ -14,11 +14,13 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
+from effects._model.function import HostFunction
+from effects._model.operand import Operand
+from effects._model.plan import Plan
+
 if TYPE_CHECKING:
-    from effects._model.callback import HostFunction
     from effects._model.record import Record
-    from effects._model.site import Operand, Site
-    from effects._model.text import Plan
+    from effects._model.site import Site
 
 MSG_UNKNOWN_CONTENT = (
     "A program has an effect whose records are described by {kind!r}, and this process knows those described by "
@@ -74,6 +76,13 @@ class Content:
         """Whether another process can rebuild it from its description."""
         return all(function.registered for function in self.functions)
 
+    results: tuple[Operand, ...] | None = None
+    """The types of what a program waits for at the effect, in one lane; None if it waits for nothing."""
+
+    def resized(self, resize: Callable[[Operand], Operand]) -> Content:
+        """The content with `resize` of each operand in it."""
+        return self
+
     # As a description, which travels with a program.
 
     def describe(self) -> dict[str, Any]:
@@ -108,7 +117,16 @@ class Content:
         """A record as text."""
         raise NotImplementedError
 
+    def resolve(self, site: Site, payload: Any) -> Site:
+        """The site of one record, whose sizes are in `site` by now."""
+        return site
+
     # When its records are replayed.
+
+    def direct_call(self, site: Site) -> tuple[Any, ...] | None:
+        """The call of a function that native code makes with a record's values; None if Python makes it, or there is
+        none. See `HostCall`."""
+        return None
 
     shows_newest: ClassVar[bool] = False
     """Whether a record shows all that those of its site before it have shown, so that `show` may get fewer of them."""
@@ -184,8 +202,7 @@ class Composite(Content):
 class HandlerContent(Content):
     """A part: the handler of a custom call publishes the records, each of which says itself what it means."""
 
-    def read(self, site: Site, payload: Any) -> Site:
-        """The site of one record."""
+    def resolve(self, site: Site, payload: Any) -> Site:
         raise NotImplementedError
 
 

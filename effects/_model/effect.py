@@ -1,8 +1,4 @@
-"""Effects: what they are called, which of them there are, and the one primitive of those that happen on the host.
-
-`effect_p` takes the operands of one site and gives what the program waits for: the results of a callback, else nothing.
-How it becomes part of a program stands in `lowering/`; how it happens at once, outside of any program, in `dispatch/`.
-"""
+"""Effects: what they are called, and which of them there are."""
 
 from __future__ import annotations
 
@@ -10,20 +6,12 @@ import dataclasses
 import functools
 import hashlib
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-import jax
-import numpy as np
-
-from effects import _errors as errors
 from effects import _jax
-from effects._config import config
 from effects._model.wire import DOMAIN_BITS
-
-if TYPE_CHECKING:
-    from effects._model.site import Site
 
 MSG_EFFECT_NAME = (
     "An effect was given the name {name!r}. An effect's name is a non-empty string. Write, say, `fx.Effect('ping')`."
@@ -314,93 +302,3 @@ def is_numbered(key: str) -> bool:
 def token_keys(effects: Iterable[Effect]) -> tuple[str, ...]:
     """The keys that a jaxpr or an equation with these effects needs, in the order in which its tokens are passed."""
     return tuple(sorted({token_key(effect) for effect in effects}))
-
-
-# The primitive of host effects, and what transformations make of it.
-
-MSG_NOT_DIFFERENTIABLE = (
-    "A derivative was asked of the results of the callback `{function}` at {where}. JAX cannot look into a Python "
-    "function. Wrap the call in `jax.custom_jvp` or `jax.custom_vjp`, or its arguments in `jax.lax.stop_gradient`."
-)
-MSG_TRANSPOSED = (
-    "Effect `{effect}` at {where} has an operand that depends on the argument of a linear function which is "
-    "transposed. The transposed function gets a cotangent, and the argument never has a value there. Use "
-    "`fx.print_grad` to see the cotangent, or move the effect out of the function."
-)
-
-MSG_WHEN = (
-    "`{call}` at {where} was given {value} as `when`. That is one boolean, which the program may compute. Write a "
-    "comparison, say `when=loss > 10`, and of an array `when=x.any()`."
-)
-
-effect_p = _jax.Primitive("effect")
-effect_p.multiple_results = True
-
-
-def result_avals(site: Site) -> list[Any]:
-    """Types of what a program waits for at this site. In a per-device region a user's function may return another
-    thing to each device; JAX takes what its own callbacks return to be the same on all."""
-    avals = [_jax.ShapedArray(result.shape, result.stored) for result in site.results or ()]
-    return avals if site.origin is not None else [_jax.per_device(aval) for aval in avals]
-
-
-@effect_p.def_effectful_abstract_eval
-def _effect_abstract_eval(*operands: Any, site: Site) -> tuple[list[Any], set[Any]]:
-    return result_avals(site), jax_effects(site.effect)
-
-
-_jax.infer_types_each_time(effect_p)
-
-
-def bind_where(when: Any, operands: Sequence[Any], site: Site, call: str) -> None:
-    """The effect of a site where `when` holds; None: always. Nothing uses its results."""
-    if config.static_levels and not site.filter.allowed():
-        return
-    if when is None:
-        effect_p.bind(*operands, site=site)
-        return
-    if _jax.is_reference(when):
-        when = when[...]  # what it holds now
-    is_boolean = isinstance(when, (bool, np.bool_)) or getattr(when, "dtype", None) == np.dtype(bool)
-    if not is_boolean or np.shape(when) != ():
-        is_array = hasattr(when, "dtype")
-        shown = f"an array of {when.dtype}{list(np.shape(when))}" if is_array else errors.shown(when)
-        raise TypeError(MSG_WHEN.format(call=call, where=site.where, value=shown))
-    if isinstance(when, _jax.Tracer):
-        jax.lax.cond(when, lambda *given: effect_p.bind(*given, site=site)[:0], lambda *_: [], *operands)
-    elif when:
-        effect_p.bind(*operands, site=site)
-
-
-def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], list[Any]]:
-    """The primal program has the effect; tangents have none. A function of the user's has no derivative."""
-    if site.results and any(type(tangent) is not _jax.ad.Zero for tangent in tangents):
-        raise errors.NotDifferentiable(MSG_NOT_DIFFERENTIABLE.format(function=site.content.title, where=site.where))
-    outs = effect_p.bind(*primals, site=site)
-    return outs, [_jax.zero_tangent(out) for out in outs]
-
-
-def _effect_batch(
-    axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, site: Site
-) -> tuple[Sequence[Any], Sequence[Any]]:
-    """One record with lanes, replayed lane by lane, whether its operands differ between them or not."""
-    if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):
-        outs = effect_p.bind(*operands, site=site)
-        return outs, [None] * len(outs)
-    moved = [
-        x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
-    ]
-    outs = effect_p.bind(*moved, site=site.with_lanes(axis_data.size, [dim is not None for dim in dims]))
-    return outs, [0] * len(outs)
-
-
-def _effect_transpose(cotangents: Any, *operands: Any, site: Site) -> Any:
-    """What is linear has no value in a transposed function; all else has been evaluated. JAX leaves its own out."""
-    if site.origin is not None and site.results is None:
-        return [None] * len(operands)
-    raise errors.NotDifferentiable(MSG_TRANSPOSED.format(effect=site.effect, where=site.where))
-
-
-_jax.ad.primitive_transposes[effect_p] = _effect_transpose
-_jax.ad.primitive_jvps[effect_p] = _effect_jvp
-_jax.batching.fancy_primitive_batchers[effect_p] = _effect_batch

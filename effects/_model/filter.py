@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from effects import _errors as errors
 
 if TYPE_CHECKING:
-    from effects._model.site import Where
+    from effects._model.where import Where
 
 MSG_LEVEL = (
     "`{call}` at {where} was given the level {level!r}. A level is a whole number, as for `logging`, or the name that "

@@ -18,9 +18,12 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._model.content import NativeText, Report, described_by
+from effects._model.operand import Operand, Static, flat_arguments, holds_tracer
+from effects._model.plan import Plan
 from effects._model.record import Mark, Record, after_shard, shown_index
-from effects._model.site import Operand, Site, Static, Where, flat_arguments, holds_tracer
-from effects._model.text import Plan, text_plan
+from effects._model.site import Site
+from effects._model.text import filled_plan, text_plan
+from effects._model.where import Where
 
 # Checks a format while tracing, and fills it when the values are there.
 
@@ -313,19 +316,19 @@ class Line(NativeText):
 
     def text(self, record: Record) -> str:
         if not self.record_fields:
-            text = self._fill(record.args, record.fields)
-            return after_shard(record, text) if self.options is None else text  # JAX shows a shard by itself
+            if self.options is not None:  # JAX shows a shard by itself
+                return jax_text(self.fmt, self._options, record.args, record.fields)
+            return after_shard(record, fill(self.fmt, record.args, record.fields))
         own = {name: _OF_RECORD[name](record) for name in self.record_fields}
-        return self._fill(record.args, {**record.fields, **own})
-
-    def _fill(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-        return fill(self.fmt, args, kwargs) if self.options is None else jax_text(self.fmt, self._options, args, kwargs)
+        return fill(self.fmt, record.args, {**record.fields, **own})
 
     @functools.cached_property
     def _options(self) -> dict[str, Any]:
         return dict(self.options or ())
 
     def native_plan(self, site: Site) -> Plan | None:
+        if self.options is None and _is_filled(self.fmt, site.leaves, site.tree):
+            return filled_plan(site, f"{self.fmt}\n".split("{}"))
         return text_plan(site, lambda record: f"{record.text}\n")
 
     def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from effects import _jax
-from effects._model.effect import effect_p
+from effects._model.primitive import effect_p
 from effects._model.site import Site
 
 print_grad_p = _jax.Primitive("print_grad")

@@ -16,11 +16,13 @@ import numpy as np
 
 from effects._model.device import device_place
 from effects._model.native import native
-from effects._model.site import Operand, Site, Static, Where
+from effects._model.operand import Operand, Static
+from effects._model.site import Site
+from effects._model.where import Where
 from effects._model.wire import HEADER, STREAM, Header, header_offset, read_header, thread_of
 
 if TYPE_CHECKING:
-    from effects._model.text import Piece, Style
+    from effects._model.plan import Piece, Style
 
 
 class Record:
@@ -224,7 +226,9 @@ def number_of_device(record: Record) -> int:
 
 def after_shard(record: Record, text: str) -> str:
     """A record's text, with `per_shard=True` behind device and index."""
-    return text if record.index is None else f"device {record.device} {shown_index(record)}: {text}"
+    if not record._site.per_shard or record.index is None:
+        return text
+    return f"device {record.device} {shown_index(record)}: {text}"
 
 
 def shown_index(record: Record) -> str:
@@ -241,7 +245,7 @@ def records_of(
 ) -> Iterator[Record]:
     """One record for each lane that has the effect, in order; one without lanes. `make` is called as `Record` is."""
     values = site.read(payload) if site.lanes else payload  # once for all lanes
-    grid = site.grid_of(payload)
+    grid = site.hidden_numbers("grid", payload)
     for lane in site.lanes_of(payload):
         yield make(site, token, device, lane, values, grid, time)
 

@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import math
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from effects._model.content import NativeText
 from effects._model.device import places_are_plain
 from effects._model.native import native
+from effects._model.operand import Operand, dtype_name
+from effects._model.plan import Piece, Plan, PrintOptions, Style
 from effects._model.record import MARK, Mark, Record, Records, Unfilled, encode, is_number, plain, python_value
-from effects._model.site import Operand, Site, dtype_name
+from effects._model.site import Site
 from effects._model.wire import HEADER, SCALARS, header_offset
 
 # NumPy's print options, as far as native code follows them.
-
-
-class PrintOptions(NamedTuple):
-    """Print options that native code follows."""
-
-    threshold: int
-    edgeitems: int
-    linewidth: int
-    precision: int
-    mode: int  # the position in `_MODES`
-    suppress: bool
-    sign: str
-    nan: str
-    inf: str
-
 
 _MODES = ("fixed", "unique", "maxprec", "maxprec_equal")
 _MOST_DIGITS = 100
@@ -65,51 +51,6 @@ def print_options(options: Mapping[str, Any]) -> PrintOptions | None:
         nan=texts[0],
         inf=texts[1],
     )
-
-
-class Style(enum.IntEnum):
-    """How a field shows its operand."""
-
-    FORMAT = 0  # as `str.format` does
-    STRING = 1  # as `str` does, to which NumPy's numbers are not Python's
-    REPR = 2  # as `repr` does
-    JSON = 3
-    PLAIN = 4  # as `str` shows the Python number of as many digits as its type needs; arrays are JSON
-
-
-class Wrap(enum.IntEnum):
-    """What begins behind a piece's literal, or ends behind its field, and is written otherwise as a whole."""
-
-    NONE = 0
-    BEGIN = 1
-    END_STRING = 2  # a string of JSON
-    END_CELL = 3  # a cell of CSV
-    END_LINE = 4  # a line, in which other lines go on
-
-
-class Piece(NamedTuple):
-    """A part of a text: what stands ahead of a field, and what the field shows."""
-
-    literal: str
-    type: int | None = None  # the code of its elements' type; None: there is no field
-    offset: int = 0  # where the operand begins in a record's payload; the header lies ahead of that; of "lane" the axis
-    strides: tuple[int, ...] = ()  # in bytes, along each axis of lanes; empty if it is the same in all of them
-    style: int = Style.FORMAT
-    conversion: str = ""  # "e", "f" or "g": the specification's, of each element
-    precision: int = 0
-    shape: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()  # of what takes a byte and NumPy does not know: what each of its values is
-    dtype: str = ""  # how `repr` names the type, unless it does not
-    options: PrintOptions | None = None  # None: those that are in force at the call
-    wrap: int = Wrap.NONE
-
-
-class Plan(NamedTuple):
-    """How native code makes text of the records of a site."""
-
-    pieces: list[Piece]
-    lanes: tuple[int, ...] = ()  # how many there are along each axis; each lane is a text of its own
-    mask: Piece | None = None  # says which lanes have the effect; None: all
 
 
 def field_of(
@@ -215,10 +156,11 @@ class MarkedRecord(Record):
             device = self._number("device", header_offset("device") - HEADER.itemsize)
             thread = self._number("thread", first)
             time = self._number("float64", header_offset("time") - HEADER.itemsize)
-        hidden = len(site.operands) - len(site.places)
+        hidden = len(site.operands) - len(site.arrays)
         grid = None
-        if site.grid is not None:
-            size, (rank,), at = site.grid.stored.itemsize, site.grid.shape, site.offsets[hidden - 1]
+        if site.hidden and (found := site.find_hidden("grid")) is not None:
+            operand, at = found
+            size, (rank,) = operand.stored.itemsize, operand.shape
             grid = tuple(self._number("int32", at + size * axis) for axis in range(rank))
         operands = zip(site.operands[hidden:], site.offsets[hidden:], strict=True)
         options = site.content.print_options if isinstance(site.content, NativeText) else None
@@ -292,17 +234,40 @@ def plan_of(site: Site, pieces: Iterable[Piece]) -> Plan:
     return Plan([*pieces], site.lanes, mask)
 
 
+def filled_plan(site: Site, literals: Sequence[str]) -> Plan | None:
+    """The plan of a format that is nothing but literals with a `{}` between each two, one for each argument. Comes to
+    the same as `text_plan`, for what most programs have; None where Python must do it."""
+    if site.num_dynamic_sizes or site.per_shard:
+        return None
+    pieces, literal = [], literals[0]
+    offsets = iter(site.offsets[len(site.operands) - len(site.arrays) :])
+    for leaf, following in zip(site.leaves, literals[1:], strict=True):
+        if isinstance(leaf, Operand):
+            if (field := field_of(leaf, Style.FORMAT, "", offset=next(offsets))) is None:
+                return None
+            pieces.append(field._replace(literal=literal))
+            literal = following
+        else:
+            literal = f"{literal}{leaf.value}{following}"
+    return _if_encodable(plan_of(site, [*pieces, Piece(literal)]))
+
+
+def _if_encodable(plan: Plan) -> Plan | None:
+    """The plan; None if it has a lone surrogate: Python's output decides what becomes of it."""
+    try:
+        "".join(piece.literal for piece in plan.pieces).encode()
+    except UnicodeEncodeError:
+        return None
+    return plan
+
+
 def text_plan(site: Site, shown: Callable[[Record], str]) -> Plan | None:
     """How native code makes the text that `shown` makes of records of this site; None where Python must do it."""
     try:
         record = MarkedRecord(site)
-        plan = plan_of(site, record.pieces(shown(record)))
-        "".join(piece.literal for piece in plan.pieces).encode()
-    except UnicodeEncodeError:  # a lone surrogate: Python's output decides what becomes of it
-        return None
+        return _if_encodable(plan_of(site, record.pieces(shown(record))))
     except Exception:  # a specification of another value's, an attribute: a mark has neither
         return None
-    return plan
 
 
 @functools.lru_cache(maxsize=256)

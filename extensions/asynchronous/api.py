@@ -14,9 +14,11 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._api.callback import check_function, result_type
-from effects._model.callback import HostFunction, function_name
 from effects._model.effect import register_effect
-from effects._model.site import Operand, Site, Where, take_arguments, where_called
+from effects._model.function import HostFunction, function_name
+from effects._model.operand import Operand, take_arguments
+from effects._model.site import Site
+from effects._model.where import Where, where_called
 from effects.extensions.asynchronous.host_start import HostStart
 from effects.extensions.asynchronous.operation import HostEnd, HostStartOp, Kept, Operation
 from effects.extensions.asynchronous.primitives import ASYNC, UPDATE_FUNCTION

@@ -17,7 +17,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.site import Where, where_called
+from effects._model.where import Where, where_called
 from effects.extensions.asynchronous.api import Future, T
 from effects.extensions.asynchronous.operation import Exchanged
 from effects.extensions.asynchronous.references import Into, are_references, read_references

@@ -20,9 +20,10 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
-from effects._model.callback import HostCall, HostFunction, register_callback, take_results
+from effects._model.callback import HostCall, take_results
+from effects._model.function import HostFunction, register_callback
 from effects._model.record import Record
-from effects._model.site import Where
+from effects._model.where import Where
 from effects._model.wire import EPOCH, PLAIN_THREAD, STREAM, thread_of
 from effects.dispatch.runtime.background import MSG_NO_THREAD, Workers
 from effects.dispatch.runtime.beside import Beside

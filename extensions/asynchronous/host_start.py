@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from effects._model.callback import HostFunction
 from effects._model.content import Content, Report, described_by
+from effects._model.function import HostFunction
 from effects._model.record import Record
 from effects.extensions.asynchronous.host_runs import host_runs
 

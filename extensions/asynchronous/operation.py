@@ -17,9 +17,12 @@ import numpy as np
 
 from effects import _jax
 from effects._api.callback import CALLBACK
-from effects._model.callback import HostCall, HostFunction
-from effects._model.effect import result_avals
-from effects._model.site import Operand, Site, Where, flat_arguments
+from effects._model.callback import HostCall
+from effects._model.function import HostFunction
+from effects._model.operand import Operand, flat_arguments
+from effects._model.primitive import result_avals
+from effects._model.site import Site
+from effects._model.where import Where
 from effects.extensions.asynchronous.primitives import DONE_FUNCTION
 
 TICKET_LENGTH = 3

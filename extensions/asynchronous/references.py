@@ -9,7 +9,7 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.site import Where
+from effects._model.where import Where
 
 MSG_NO_REFERENCE = (
     "`fx.{call}` at {where} was given {given} as a reference. It reads references such as `jax.new_ref` makes, and "

@@ -18,8 +18,10 @@ import numpy as np
 
 from effects import _jax
 from effects._model.after import after
-from effects._model.effect import ON_DEVICE, effect_p, token_key
-from effects._model.site import Site, stored_dtype
+from effects._model.effect import ON_DEVICE, token_key
+from effects._model.operand import stored_dtype
+from effects._model.primitive import effect_p
+from effects._model.site import Site
 from effects._model.wire import BEGIN_TARGET, KEEP_TARGET, PLAIN_THREAD, POST_TARGET, TAKE_TARGET, Attribute, stream_of
 from effects.extensions.asynchronous.operation import Exchanged, HostAwait, HostStartOp, Operation
 from effects.extensions.asynchronous.primitives import ASYNC

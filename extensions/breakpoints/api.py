@@ -14,11 +14,15 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.check import stop_before_failures
 from effects._jax import patches
-from effects._model.callback import HostCall, HostFunction
-from effects._model.effect import PROGRAM, Effect, bind_where, register_effect
+from effects._model.callback import HostCall
+from effects._model.effect import PROGRAM, Effect, register_effect
 from effects._model.filter import NO_LEVEL
+from effects._model.function import HostFunction
+from effects._model.operand import Operand, take_arguments
+from effects._model.primitive import bind_where
 from effects._model.record import Record
-from effects._model.site import Operand, Site, Where, take_arguments
+from effects._model.site import Site
+from effects._model.where import Where
 from effects.extensions.breakpoints.frames import Frame, frame_of, take_frames
 
 ENDED = "The user ended the program at {call} ({place})."

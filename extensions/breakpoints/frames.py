@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.site import Where
+from effects._model.where import Where
 
 _KEPT = (np.ndarray, np.generic, bool, int, float, complex, str, bytes)
 

@@ -14,7 +14,9 @@ from effects import _jax
 from effects._api.print import PRINT
 from effects._model.effect import Effect, named_effect
 from effects._model.filter import NO_LEVEL
-from effects._model.site import Operand, Site, Where, flat_arguments, where_called
+from effects._model.operand import Operand, flat_arguments
+from effects._model.site import Site
+from effects._model.where import Where, where_called
 from effects.extensions.custom_calls.message import Message
 from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.extensions.custom_calls.targets import MSG_TARGET_NAME, platforms_of, unknown_target

@@ -22,7 +22,7 @@ class Message(HandlerContent):
     target: str
     has_effect: bool  # whether the call has an effect of its own, and is not only there for its results
 
-    def read(self, site: Site, payload: Any) -> Site:
+    def resolve(self, site: Site, payload: Any) -> Site:
         level, text = site.read(payload)
         said = _decode(text)
         if level < 0:

@@ -95,7 +95,7 @@ def call_handler(
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
     devices = _jax.automatic_devices(ctx)
-    site = of_processes(ctx, site, devices)
+    site = of_processes(ctx, site) if devices else site
     register_site(ctx, site)
     inputs, outputs = layouts
     on_host = PLATFORMS[platform].tokens_on_host

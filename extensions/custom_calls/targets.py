@@ -15,7 +15,7 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._model.device import PLATFORMS, platforms_with_handlers
-from effects._model.site import Where
+from effects._model.where import Where
 from effects._model.wire import CUSTOM_CALL_STATE, CUSTOM_CALL_TARGET
 from effects.lowering.native_module import native
 

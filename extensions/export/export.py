@@ -16,7 +16,8 @@ from effects import _errors as errors
 from effects import _jax
 from effects._model import wire as wire
 from effects._model.effect import token_keys
-from effects._model.site import Site, nodes_unknown_elsewhere
+from effects._model.operand import nodes_unknown_elsewhere
+from effects._model.site import Site
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.dispatch.calling.programs import RUNTIME_TOKEN, jit_with_all_tokens, trace
 from effects.extensions.export.exported import Exported, errors_count_users_arguments

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects._model.device import device_place
+from effects._model.operand import Static
 from effects._model.record import Record, Records, is_number, is_numpys, payload_of, site_of
-from effects._model.site import Site, Static
+from effects._model.site import Site
 
 MSG_COLUMNS = (
     "The event {event!r} was logged with the fields {expected}, and at {where} with {got}. The records of an event are "
@@ -111,7 +112,7 @@ def pieces_of(records: Sequence[Record]) -> dict[str, list[Piece]]:
 
 def _columns(site: Site, records: list[Record]) -> dict[str, np.ndarray]:
     """The fields of records of one site; what `Records.columns` is for those that follow each other in memory."""
-    if site.lanes or site.grid is not None:
+    if site.lanes or site.hidden:
         rows = [jax.tree.leaves((record.args, record.fields)) for record in records]
         leaves = [[row[i] for row in rows] for i in range(len(site.leaves))]
         return {name: np.stack(leaf) for name, leaf in zip(site.leaf_names, leaves, strict=True)}

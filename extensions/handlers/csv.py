@@ -10,9 +10,10 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from effects._model.plan import Piece, Plan, Style, Wrap
 from effects._model.record import Mark, Record, Records, plain, python_value
 from effects._model.site import Site
-from effects._model.text import MarkedRecord, NativeRows, Piece, Plan, Style, Wrap, joined, plan_of
+from effects._model.text import MarkedRecord, NativeRows, joined, plan_of
 from effects.extensions.handlers.files import LineFile, each, is_json
 from effects.extensions.handlers.json_values import csv_cell, json_pieces
 

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from effects._model.plan import Piece, Style, Wrap
 from effects._model.record import encode, has_marks, plain, python_value
-from effects._model.text import MarkedRecord, Piece, Style, Wrap
+from effects._model.text import MarkedRecord
 
 
 def csv_cell(value: Any) -> Any:

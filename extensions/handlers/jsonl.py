@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from effects._model.plan import Piece, Plan
 from effects._model.record import Record, encode, plain
 from effects._model.site import Site
-from effects._model.text import MarkedRecord, NativeRows, Piece, Plan, joined, plan_of
+from effects._model.text import MarkedRecord, NativeRows, joined, plan_of
 from effects.extensions.handlers.files import LineFile, each, is_json
 from effects.extensions.handlers.json_values import json_pieces
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from effects._model.site import Where
+from effects._model.where import Where
 
 _COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) \(.*\) -> .*\{")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = (.+)")

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Any, NamedTuple
 
-from effects._model.site import Where
+from effects._model.where import Where
 from effects.extensions.inspecting.compiled_text import CompiledText, Copy, Instruction, copy_of, size_of
 
 _LAYOUT = re.compile(r"\{[^}]*\}")

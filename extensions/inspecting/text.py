@@ -21,8 +21,9 @@ import jax
 import numpy as np
 
 from effects import _jax
-from effects._model.effect import effect_p
-from effects._model.site import Site, Where
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects._model.where import Where
 from effects.extensions.asynchronous.operation import (
     TICKET_LENGTH,
     Computation,

@@ -11,7 +11,7 @@ from typing import Any
 
 from effects import _jax
 from effects._model.content import Composite, described_by
-from effects._model.effect import effect_p
+from effects._model.primitive import effect_p
 from effects._model.record import Record
 from effects._model.site import Site
 from effects.lowering.rewrite import rewritten, with_jaxprs

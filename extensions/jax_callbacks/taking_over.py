@@ -24,12 +24,16 @@ import numpy as np
 from effects import _jax
 from effects._config import config
 from effects._jax import patches
-from effects._model.callback import HostCall, HostFunction, function_name
+from effects._model.callback import HostCall
 from effects._model.content import Content
-from effects._model.effect import JAX_DEBUG, JAX_IO, OF_JAX, effect_p
+from effects._model.effect import JAX_DEBUG, JAX_IO, OF_JAX
 from effects._model.filter import NO_LEVEL
+from effects._model.function import HostFunction, function_name
 from effects._model.line import Line, jax_text
-from effects._model.site import Operand, Site, Static, Where, flat_arguments, stored_dtype, take_array, whole_arguments
+from effects._model.operand import Operand, Static, flat_arguments, stored_dtype, take_array, whole_arguments
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects._model.where import Where
 from effects.extensions.jax_callbacks.origin import JaxCall
 from effects.lowering.holders import Others, find_holder, set_others
 from effects.lowering.rewrite import rewritten, with_jaxprs

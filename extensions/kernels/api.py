@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from effects import _jax
-from effects._model.site import Where, where_called
+from effects._model.where import Where, where_called
 
 MSG_GRID_ORDER = (
     "`fx.pallas_call` at {where} was given the grid order {order!r}. It is the order in which a simulated kernel "

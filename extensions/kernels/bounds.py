@@ -15,7 +15,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.check import check_at
 from effects._jax import pallas
-from effects._model.site import Where
+from effects._model.where import Where
 from effects.lowering.holders import send
 
 MSG_COMPILED = (

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from effects import _jax
 from effects._jax import pallas
-from effects._model.effect import effect_p
+from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects.extensions.asynchronous.operation import HostAwait, HostStartOp
 from effects.lowering.holders import send
@@ -96,11 +96,11 @@ def _bind_effect(eqn: Any, operands: Sequence[Any], index: Any) -> Sequence[Any]
     """Binds an effect with the index of its program."""
     site: Site = eqn.params["site"]
     if site.mask is None or site.lanes:
-        operands, site = site.with_grid(operands, index)
+        operands, site = site.with_hidden(operands, "grid", index)
         return effect_p.bind(*operands, site=site)
     active = operands[0]
     operands, site = site.without_idle_mask(operands)
-    operands, site = site.with_grid(operands, index)
+    operands, site = site.with_hidden(operands, "grid", index)
     return _where(active, eqn, operands, site=site)
 
 

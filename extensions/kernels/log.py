@@ -20,7 +20,8 @@ import numpy as np
 
 from effects._model.content import Composite, described_by
 from effects._model.effect import Effect
-from effects._model.site import Operand, Site, site_from
+from effects._model.operand import Operand
+from effects._model.site import Site, site_from
 
 MSG_DROPPED = (
     "{dropped} effects of the kernel `{kernel}` at {where} were dropped. Its log has room for {capacity} words in each "
@@ -47,7 +48,12 @@ def words_of(operand: Operand) -> int:
 
 def logged_operands(site: Site) -> tuple[Operand, ...]:
     """The operands of a site that a program writes: its place in the grid is that of its row."""
-    return tuple(operand for operand in site.operands if operand is not site.grid)
+    return tuple(operand for operand in site.operands if operand is not _grid_of(site))
+
+
+def _grid_of(site: Site) -> Operand | None:
+    found = site.find_hidden("grid")
+    return None if found is None else found[0]
 
 
 def need_of(site: Site) -> int:
@@ -144,9 +150,9 @@ def order_of(effect: Effect) -> str | None:
 def _payload(site: Site, words: np.ndarray, index: np.ndarray) -> bytes:
     """The payload of a record, as a program outside of a kernel would have published it."""
     payload = bytearray(site.payload_size)
-    at = 0
+    at, grid = 0, _grid_of(site)
     for operand, offset in zip(site.operands, site.offsets, strict=True):
-        if operand is site.grid:
+        if operand is grid:
             value = index
         else:
             count = words_of(operand)

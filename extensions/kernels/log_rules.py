@@ -19,8 +19,11 @@ from effects._config import config
 from effects._jax import kernel_logs, pallas
 from effects._model.callback import HostCall
 from effects._model.content import HandlerContent
-from effects._model.effect import Effect, effect_p
-from effects._model.site import Operand, Site, Where, flat_arguments
+from effects._model.effect import Effect
+from effects._model.operand import Operand, flat_arguments
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects._model.where import Where
 from effects.extensions.asynchronous.operation import Operation
 from effects.extensions.kernels.grid import LANES
 from effects.extensions.kernels.log import COUNTS, KernelLog, grown, need_of, order_of
@@ -195,7 +198,7 @@ def _refuse_results(sites: Sequence[Site], message: str) -> None:
 def _in_grid(site: Site, rank: int) -> Site:
     """A site of the kernel as its records are of it."""
     _, site = site.without_idle_mask([None])
-    _, site = site.with_grid([None], np.zeros(rank, np.int32))
+    _, site = site.with_hidden([None], "grid", np.zeros(rank, np.int32))
     return site
 
 

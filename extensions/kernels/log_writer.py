@@ -17,7 +17,7 @@ import numpy as np
 
 from effects import _jax
 from effects._jax import kernel_logs, pallas
-from effects._model.effect import effect_p
+from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects.extensions.kernels.log import COUNTS, need_of
 from effects.lowering.holders import send

@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from effects import _errors as errors
 from effects import _jax
 from effects._jax import kernel_logs, mesh_kernels, patches
-from effects._model.effect import effect_p
-from effects._model.site import Site, Where
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects._model.where import Where
 from effects.extensions.kernels.bounds import refuse_compiled
 from effects.extensions.kernels.log_rules import LogOptions, plan_log
 from effects.extensions.kernels.log_writer import LogWriter

@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from effects import _errors as errors
 from effects import _jax
 from effects._jax import kernel_logs, pallas, patches
-from effects._model.effect import Effect, Order, effect_p
+from effects._model.effect import Effect, Order
+from effects._model.primitive import effect_p
 from effects.dispatch.runtime.supervisor import other_waits
 from effects.extensions.kernels.api import grid_order_of, log_options_of, numbers_in_order
 from effects.extensions.kernels.bounds import refuse_compiled, refuse_derivative, with_bounds_checks

@@ -16,11 +16,14 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._model.content import Content, Report, described_by
-from effects._model.effect import Effect, bind_where, host_effect
+from effects._model.effect import Effect, host_effect
 from effects._model.filter import ALWAYS, Filter, choose
 from effects._model.line import fill
+from effects._model.operand import holds_tracer, is_array, take_arguments
+from effects._model.primitive import bind_where
 from effects._model.record import Record
-from effects._model.site import Site, Where, holds_tracer, is_array, take_arguments, where_called
+from effects._model.site import Site
+from effects._model.where import Where, where_called
 from effects._model.wire import EPOCH, PHASE, PLAIN_THREAD, STREAM, in_region, thread_of
 from effects.dispatch.runtime.outputs import Output
 from effects.extensions.progress import PROGRESS

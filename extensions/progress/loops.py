@@ -12,7 +12,7 @@ from jax import lax
 
 from effects import _jax
 from effects._model.after import after
-from effects._model.site import Where, where_called
+from effects._model.where import Where, where_called
 from effects.extensions.progress import PROGRESS
 from effects.extensions.progress.api import Progress
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from effects._model.site import Where
+from effects._model.where import Where
 from effects.extensions.runs.reading import MSG_NO_SITE, Run, RunError, read
 from effects.extensions.runs.report import report
 from effects.extensions.runs.tables import ORDER, Table, aligned, codes_of, distinct, key_of

@@ -14,8 +14,9 @@ import jax
 import numpy as np
 
 from effects._model.content import Composite
+from effects._model.operand import Operand, Static
 from effects._model.record import Records, number_of_device, site_of
-from effects._model.site import Operand, Site, Static
+from effects._model.site import Site
 from effects._model.wire import DOMAIN_BITS, FIRST_NESTED_THREAD, PLACED_THREAD, Kind, read_header
 from effects.extensions.runs.reading import Process, Run, _records_of
 
@@ -85,7 +86,7 @@ class _Reader:
             site, process = run.sites[number], run.processes[at]
             data, _ = run._records.select([number], None, [at], 0.0).read(0, count)
             records = Records(data, count, run._known_site)
-            if isinstance(site.content, Composite) or site.grid or records.only_site is None:
+            if isinstance(site.content, Composite) or site.hidden or records.only_site is None:
                 self._add_one_by_one(found, process, records)
             else:
                 found.setdefault(key_of(site), []).append(self._of_one_site(site, process, records))

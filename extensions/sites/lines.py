@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from effects import _errors as errors
 from effects._model.filter import is_whole, level_of
-from effects._model.site import Where
+from effects._model.where import Where
 from effects.lowering.sites import Line, LineFilter
 
 MSG_PATTERN = (

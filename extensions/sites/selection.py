@@ -14,7 +14,7 @@ import rich.markup
 import rich.table
 
 from effects._model.effect import effect_names
-from effects._model.site import Where
+from effects._model.where import Where
 from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn_off, turn_on
 from effects.lowering.sites import Line, LineFilter, known_sites
 

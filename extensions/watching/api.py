@@ -11,7 +11,8 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.site import is_array, where_called
+from effects._model.operand import is_array
+from effects._model.where import where_called
 from effects.dispatch.calling.jit import jit
 from effects.extensions.watching.asked import Watch
 from effects.extensions.watching.call import bind_watched

@@ -16,7 +16,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.site import MAX_CALLERS, Where
+from effects._model.where import MAX_CALLERS, Where
 from effects.extensions.watching.tables import is_float, is_numeric, makes_bad, shows_bad
 from effects.lowering.holders import find_holder
 

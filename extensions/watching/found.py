@@ -17,13 +17,15 @@ from effects import _errors as errors
 from effects import _jax
 from effects._api.check import CHECK, Check, End, stop_before
 from effects._api.log import LOG, Event
-from effects._model.callback import HostFunction
 from effects._model.content import Report, described_by
-from effects._model.effect import effect_p
 from effects._model.filter import Filter
+from effects._model.function import HostFunction
 from effects._model.line import Line
+from effects._model.operand import Operand, take_arguments
+from effects._model.primitive import effect_p
 from effects._model.record import Record
-from effects._model.site import Operand, Site, Where, take_arguments
+from effects._model.site import Site
+from effects._model.where import Where
 from effects._model.wire import EPOCH, PHASE, STREAM, in_region
 from effects.extensions.watching import WATCH
 from effects.extensions.watching.asked import Watch, type_of

@@ -17,10 +17,12 @@ import numpy as np
 
 from effects import _jax
 from effects._model.after import after
-from effects._model.callback import HostCall, HostFunction
-from effects._model.effect import effect_p
+from effects._model.callback import HostCall
+from effects._model.function import HostFunction
+from effects._model.operand import take_arguments
+from effects._model.primitive import effect_p
 from effects._model.record import Record
-from effects._model.site import Site, take_arguments
+from effects._model.site import Site
 from effects.dispatch.calling.jit import jit
 from effects.dispatch.runtime.runtime import runtime
 from effects.extensions.watching import WATCH

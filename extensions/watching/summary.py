@@ -12,8 +12,10 @@ import numpy as np
 
 from effects import _jax
 from effects._api.log import LOG, Event
-from effects._model.effect import effect_p
-from effects._model.site import Site, Where, take_arguments
+from effects._model.operand import take_arguments
+from effects._model.primitive import effect_p
+from effects._model.site import Site
+from effects._model.where import Where
 from effects.extensions.watching.tables import is_float
 
 

@@ -27,7 +27,9 @@ def test_rows_are_of_four_kinds():
 
 def test_changelog_names_each():
     """The changelog has what was removed under "Removed"."""
-    (removed,) = re.findall(r"^### Removed\n(.*?)(?=^##)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE | re.DOTALL)
+    (removed,) = re.findall(
+        r"^### Removed\n(.*?)(?=^##)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE | re.DOTALL
+    )
     for name in _removed.REMOVED:
         last = re.findall(r"[\w-]+", name)[-1]
         assert last in removed, name

@@ -57,7 +57,7 @@ SLIPS = (
     ),
     Slip(
         "differentiation.axis_of_tangents",
-        "effects/_model/effect.py",
+        "effects/_model/primitive.py",
         "if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):",
         "if False:",
         "What is primal happens once for each tangent that jacfwd maps over.",

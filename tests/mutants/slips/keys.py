@@ -2,7 +2,7 @@
 
 from tests.mutants.slip import Slip
 
-NUMBERING = "effects/_model/callback.py"
+NUMBERING = "effects/_model/numbering.py"
 TESTS = "tests/effects/test_keys.py"
 
 
@@ -29,7 +29,7 @@ SLIPS = (
     ),
     Slip(
         "keys.enumeration",
-        "effects/_model/site.py",
+        "effects/_model/operand.py",
         '{"text": str(value), "of": [type(value).__qualname__, repr(value)]}',
         '{"text": str(value)}',
         "Of two members of enumerations with the same text one is shown for both.",
@@ -37,7 +37,7 @@ SLIPS = (
     ),
     Slip(
         "keys.flag",
-        "effects/_model/site.py",
+        "effects/_model/operand.py",
         "if type(value) in (str, int, float, bool):",
         "if isinstance(value, (str, int, float, bool)):",
         "A member of an enumeration is described as the number or the text that it is.",
@@ -53,7 +53,7 @@ SLIPS = (
     ),
     Slip(
         "keys.method",
-        "effects/_model/callback.py",
+        "effects/_model/function.py",
         "_numbering.number_of(place, fn.__self__, fn.__func__)",
         "_numbering.number_of(place, fn.__self__)",
         "Two functions that are methods of one object have one key.",

@@ -31,8 +31,8 @@ SLIPS = (
     Slip(
         "plain.called_with_tokens",
         PROGRAMS,
-        "            return self._has_effects(args[1:], kwargs)",
-        "            return True",
+        "lambda args, kwargs: self._has_effects(args[1:], kwargs),",
+        "lambda args, kwargs: True,",
         "A function without effects is called with tokens.",
         _in("calls_enter_few_frames"),
     ),

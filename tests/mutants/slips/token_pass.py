@@ -19,8 +19,8 @@ SLIPS = (
     Slip(
         "token_pass.call_number_is_one",
         "lowering/effect.py",
-        "return 0 if site.effect.ordered else ctx.call",
-        "return 0 if site.effect.ordered else 1",
+        "0 if site.effect.ordered else ctx.call,  # ordered",
+        "0 if site.effect.ordered else 1,  # ordered",
         "The same, by another way: all unordered records of a program have one number.",
         (f"{UNORDERED}::test_equal_unordered_effects_are_as_many_as_were_written",),
     ),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.effect import effect_p
+from effects._model.primitive import effect_p
 
 _CALLS = {**_jax.inlined_calls(), _jax.jit_p: lambda params: params["jaxpr"], _jax.remat_p: lambda p: p["jaxpr"]}
 
