@@ -15,7 +15,9 @@ from typing import TypeVar
 
 REMOVED: dict[str, str] = {
     "effects diff --html": "The report is text: write it into a file with `effects diff A B > report.txt`.",
-    "effects trace --profile": "Open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window.",
+    "effects trace --profile": (
+        "Open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
+    ),
     "effects.runs.trace(profile=)": (
         "Leave it out, and open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
     ),

@@ -125,7 +125,7 @@ class KnownSites:
         self._listeners.remove(listener)
 
     def listen_for_lines(self, listener: Callable[[Line, LineFilter], None]) -> None:
-        """Has `listener` called with each new line and its filter, which it may change, before an effect of the line."""
+        """Has `listener` called with each new line and its filter, which it may change, before its first effect."""
         self._line_listeners.append(listener)
 
     def announce(self, site: Site) -> None:

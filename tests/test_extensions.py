@@ -1,12 +1,11 @@
-"""Each extension can be taken out: what is left has all other public names, runs the command `effects`, the README's first
-program, prints, calls back, and says what failed. Without all of them the core's tests pass."""
+"""Each extension can be taken out: what is left has all other public names, runs the command `effects` and the README's
+first program, prints, calls back, and says what failed. Without all of them the core's tests pass."""
 
 from __future__ import annotations
 
 import ast
 import collections
 import importlib
-import json
 import re
 import shutil
 import types
@@ -76,7 +75,7 @@ def _public_names() -> Iterator[tuple[str, str, str | None]]:
         yield "effects", name, _extension_of(getattr(fx, name))
     for face in FACES:
         module = importlib.import_module(f"effects.{face}")
-        things = {name: thing for name in vars(module) if name[0] not in '_@' and (thing := getattr(module, name))}
+        things = {name: thing for name in vars(module) if name[0] not in "_@" and (thing := getattr(module, name))}
         for name in getattr(module, "__all__", things):
             yield module.__name__, name, OF_ONE_EXTENSION.get(face, _extension_of(getattr(module, name)))
 
@@ -158,7 +157,7 @@ for words in [], ["demo"], ["doctor"]:  # the demo first: it asks JAX for two de
 """
 
 NAMES = """
-import importlib, json
+import importlib
 
 def import_as_attribute(module, name):
     getattr(importlib.import_module(module), name)
@@ -289,9 +288,9 @@ def test_no_extension_reads_what_is_private_to_the_core():
     for name, path, tree in TREES:
         own = own_of[name]
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and _is_private(node.attr) and node.attr not in own:
-                if not _is_own(node.value):
-                    found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+            is_read = isinstance(node, ast.Attribute) and not _is_own(node.value)
+            if is_read and _is_private(node.attr) and node.attr not in own:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
         for module, imported, _ in _imports(tree):
             if _is_private(imported) and not module.startswith(f"effects.extensions.{name}") and module != "effects":
                 found.append(f"{path.relative_to(ROOT)}: from {module} import {imported}")
@@ -316,9 +315,9 @@ def _chain(node: ast.expr) -> tuple[str, list[str]] | None:
 
 
 def test_no_extension_changes_the_core():
-    """No extension assigns to an attribute or an element of what it has imported from the core, deletes one, or changes a
-    list, set or dictionary of the core: it calls a function of the core that registers. JAX's tables of rules, which
-    the seam offers, are JAX's."""
+    """No extension assigns to an attribute or an element of a thing that it has imported from the core, deletes one, or
+    changes a list, set or dictionary of the core: it calls a function of the core that registers. JAX's tables of
+    rules, which the seam offers, are JAX's."""
     found = []
     for name, path, tree in TREES:
         imported = {here: (module, there) for module, there, here in _imports(tree) if there != "_jax"}

@@ -261,7 +261,9 @@ class Run(Sequence[Record]):
                 continue
             parts = zip(files, records.parts(), strict=True)
             yield "".join(
-                line(record) for file, part in parts for record in _records_of(self.processes[file], part, self._known_site)
+                line(record)
+                for file, part in parts
+                for record in _records_of(self.processes[file], part, self._known_site)
             )
 
     def newest(self) -> Run:
