@@ -21,6 +21,7 @@ REMOVED: dict[str, str] = {
     "effects.runs.trace(profile=)": (
         "Leave it out, and open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
     ),
+    "fx.add_handler(after_error=)": "Record the run with `fx.record`, whose file has what was not carried out.",
 }
 """By what was removed, a sentence that says what to write instead."""
 

@@ -53,7 +53,7 @@ from effects.lowering import host_path
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.regions import OUTSIDE, in_region
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
-from effects.lowering.shards import call_shards, call_whole, checking_sharding
+from effects.lowering.shards import call_shards, call_whole
 from effects.lowering.sites import refused_per_shard, register_site
 from effects.lowering.tokens import (
     NO_MARKERS,
@@ -77,8 +77,6 @@ def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: 
     token, each = tokens[key], [(one, [*size_operands(one), *own]) for one, own in [*ctx.ahead, (site, operands)]]
     if ctx.edges.leaves:  # the last gives back the token around the region
         each[-1][1].insert(0, token if ctx.edges.enters else ctx.outer_token)
-    for one, _ in each:
-        token = checking_sharding(token, one)
     args = itertools.chain.from_iterable(own for _, own in each)
     records = tuple((one, len(own)) for one, own in each)
     [token] = _jax.stage(
@@ -92,10 +90,9 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
     key = token_key(site.effect)
     outer_tokens = () if ctx.outer_token is None else (ctx.outer_token,)
     waits = isinstance(site.content, HostCall) and site.results is not None and not site.content.runs_with_empty_mask
-    token = tokens[key] if site.origin is None else checking_sharding(tokens[key], site)
     *results, token = _jax.stage(
         record_p,
-        token,
+        tokens[key],
         *outer_tokens,
         *size_operands(site),
         *operands,

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any, Generic, TypeVar
 
 from effects import _errors as errors
+from effects import _removed
 from effects._jax import is_being_traced
 from effects._model.effect import effect_names
 from effects._model.record import Record
@@ -87,7 +88,8 @@ class AddedHandler(Handler, Generic[H]):
             remove_handler(self)
 
 
-def add_handler(handler: H, effects: Any = None, *, after_error: bool = False) -> AddedHandler[H]:
+@_removed.without_arguments("fx.add_handler", "after_error")
+def add_handler(handler: H, effects: Any = None) -> AddedHandler[H]:
     """Gives records to a handler from now on, or for the time of a `with` block.
 
     Args:
@@ -98,8 +100,6 @@ def add_handler(handler: H, effects: Any = None, *, after_error: bool = False) -
             program order; records of several threads' programs, and unordered ones, may come in several threads at the
             same time.
         effects: Names of effects, or objects of `Effect`, whose records it gets; by default all.
-        after_error: Whether it also gets the records of effects that were not carried out, since one before them in
-            their program had failed. Their `after_error` is true.
 
     Returns:
         What `remove_handler` takes. In a `with` block it gives the handler, and removes it at the end.
@@ -120,7 +120,7 @@ def add_handler(handler: H, effects: Any = None, *, after_error: bool = False) -
         raise TypeError(MSG_HANDLER_CLASS.format(name=handler.__qualname__))
     if not takes_records:
         raise TypeError(MSG_HANDLER.format(handler=errors.shown(handler)))
-    added = AddedHandler(handler, None if effects is None else effect_names(effects), bool(after_error))
+    added = AddedHandler(handler, None if effects is None else effect_names(effects))
     runtime.waiting.for_thread()
     try:
         runtime.observers.add(added)

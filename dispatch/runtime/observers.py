@@ -38,9 +38,8 @@ captures: contextvars.ContextVar[tuple[Capture, ...]] = contextvars.ContextVar("
 class Handler:
     """A handler that was added."""
 
-    def __init__(self, handler: Any, effects: frozenset[str] | None, after_error: bool = False):
+    def __init__(self, handler: Any, effects: frozenset[str] | None):
         self.handler = handler
-        self.after_error = after_error  # whether it also gets what is not carried out, since an effect before it failed
         self.takes_lines: bool = getattr(handler, "takes_lines", False)  # it shows lines in place of the output
         self._effects = effects
         self._many: Callable[[Iterable[Record]], Any] | None = getattr(handler, "handle_many", None)

@@ -181,26 +181,12 @@ class Replay:
         return result
 
     def leave_out(self, parts: Iterable[Part], lanes: Iterable[tuple[int, ...]] | None = None) -> None:
-        """Counts records that are not carried out, all their lanes or these, and shows them to the handlers that ask
-        for such."""
-        is_wanted = any(handler.after_error for handler in self._observers.handlers)
-        for site, token, device, payload, time in parts:
+        """Counts records that are not carried out, all their lanes or these."""
+        for site, _, _, payload, _ in parts:
             if not site.content.counts_as_effect:
                 continue
             left = site.lanes_of(payload) if lanes is None else lanes
-            count = 0
-            if is_wanted:
-                records = [
-                    Record(site, token, device, lane, payload, site.hidden_numbers("grid", payload), time)
-                    for lane in left
-                ]
-                for record in records:
-                    record.after_error = True
-                self._call[2].run(self._observe, records, after_error=True)
-                count = len(records)
-            else:
-                count = sum(1 for _ in left)
-            self._failures.leave_out(self._key, site, count)
+            self._failures.leave_out(self._key, site, sum(1 for _ in left))
 
     # In the context of the call.
 
@@ -332,13 +318,11 @@ class Replay:
     def _write(self, text: str) -> None:
         Output(self._call[1])(text)
 
-    def _observe(self, records: Records | list[Record], *, after_error: bool = False) -> None:
-        if not after_error:
-            for capture in self._captures():
-                capture.records.extend(records)
+    def _observe(self, records: Records | list[Record]) -> None:
+        for capture in self._captures():
+            capture.records.extend(records)
         for handler in self._observers.handlers:
-            if handler.after_error or not after_error:
-                handler.take(records, self._report)
+            handler.take(records, self._report)
 
     def _report(self, failure: BaseException) -> None:
         """Keeps what the next call or barrier raises though the effects of the program go on, whatever `after_error`

@@ -78,7 +78,6 @@ from effects._jax.dispatch import binding_callbacks as binding_callbacks
 from effects._jax.dispatch import block_until_token as block_until_token
 from effects._jax.dispatch import callback_context as callback_context
 from effects._jax.dispatch import callback_primitives as callback_primitives
-from effects._jax.dispatch import check_callback_sharding as check_callback_sharding
 from effects._jax.dispatch import debug_callback_p as debug_callback_p
 from effects._jax.dispatch import debug_print_p as debug_print_p
 from effects._jax.dispatch import forget_failed_tokens as forget_failed_tokens

@@ -204,11 +204,6 @@ def log_callback(params: dict[str, Any]) -> Callable[..., Any]:
     return debugging._make_flat_callback(params["in_tree"], log, params["static_args"])
 
 
-def check_callback_sharding(ctx: Any, sharding: Any) -> None:
-    """Raises what JAX does where it cannot call a function from the device of this sharding."""
-    jax_callback._callback_op_sharding(ctx.module_context.axis_context, sharding, ctx.avals_out)
-
-
 def lower_as_callback(
     ctx: Any, callback: Callable[..., Sequence[Any]], operands: Sequence[Any], order: JaxEffect | None
 ) -> Any:

@@ -39,8 +39,6 @@ class Record:
             `vmap` of the kernel the lane stands ahead of these. None outside of kernels.
         time: When its device published it: seconds since the epoch, as `time.time()` has them. Of a record that was
             published before anything asked for records: when the host took it.
-        after_error: Whether it was not carried out, since an effect of its program failed before. Only handlers that
-            were added with `after_error=True` get such records.
 
     Example:
         >>> import effects as fx
@@ -50,7 +48,7 @@ class Record:
         ('x = 1', (array(1, dtype=int32),))
     """
 
-    __slots__ = ("_ordinal", "_payload", "_site", "_values", "after_error", "grid", "lane", "time", "token")
+    __slots__ = ("_ordinal", "_payload", "_site", "_values", "grid", "lane", "time", "token")
 
     def __init__(
         self,
@@ -71,7 +69,6 @@ class Record:
         self.lane: tuple[int, ...] = lane
         self.grid: tuple[int, ...] | None = grid
         self.time: float = now() if time is None else time
-        self.after_error: bool = False
 
     @property
     def effect(self) -> str:
@@ -192,7 +189,6 @@ class Record:
             "lane": self.lane,
             **({} if self.grid is None else {"grid": self.grid}),
             **({} if self.ordered else {"ordered": False}),
-            **({"after_error": True} if self.after_error else {}),
             **({"processes": processes} if (processes := self.processes) else {}),
         }
 

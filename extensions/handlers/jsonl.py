@@ -18,10 +18,9 @@ class JsonLinesHandler:
 
     An object has `effect`, `fields`, `args`, `where` (`file`, `line`, `function`), `device`, `process`, `thread`,
     `token` (the four numbers of its place in program order), `lane` and `time` (seconds since the epoch, when its
-    device published it); of a log also `event` and `level`, of a print
-    `fmt` and `text`, of a callback `text`; if it is unordered, `ordered`; if it was not
-    carried out, `after_error`; if it is of a whole value of a program over several devices, `processes` (whose devices
-    these are). Arrays are nested lists, and numbers the shortest that their type reads as the same. What
+    device published it); of a log also `event` and `level`, of a print `fmt` and `text`, of a callback `text`; if it is
+    unordered, `ordered`; if it is of a whole value of a program over several devices, `processes` (whose devices these
+    are). Arrays are nested lists, and numbers the shortest that their type reads as the same. What
     JSON has no word for is: `"NaN"`, `"Infinity"`, `"-Infinity"`; a complex number `[real, imaginary]`; bytes as
     hexadecimal digits. Pytrees are objects and lists; of a class that JAX was told of, an object of its leaves by path,
     such as `"layer.w"`.

@@ -96,37 +96,6 @@ def test_setting_is_one_of_two():
         fx.config.after_error = "retry"
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_handlers_get_what_was_not_carried_out_if_they_ask(many):
-    """The records after a failure are evidence: handlers that ask for them get them, marked, and no others do."""
-    asks, others = [], []
-
-    class Many:
-        def __init__(self, seen):
-            self.seen = seen
-
-        def handle(self, record):
-            self.seen.append((record.text, record.after_error))
-
-        if many:
-
-            def handle_many(self, records):
-                self.seen += [(record.text, record.after_error) for record in records]
-
-    added = [fx.add_handler(Many(asks), after_error=True), fx.add_handler(Many(others))]
-    fn = _fails_at(1)
-    with fx.capture(suppress=True) as records, contextlib.suppress(fx.EffectError):
-        _loop(fn, 3)()
-        fx.effects_barrier(timeout=60)
-    for handler in added:
-        fx.remove_handler(handler)
-    name = f"{_fails_at.__qualname__}.<locals>.note"
-    before = ["turn 0", f"{name}(0)", "turn 1", f"{name}(1)"]
-    assert others == [(text, False) for text in before]
-    assert [record.text for record in records] == before
-    assert asks == [*others, ("turn 2", True), (f"{name}(2)", True)]
-
-
 def test_program_ends_where_it_waits_for_a_callback_after_a_failure():
     """The function is not called. What failed before is what the call raises, and the barrier says nothing more."""
     asked = []
