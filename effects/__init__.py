@@ -6,13 +6,12 @@ What fewer programs use is in `effects.asynchronous`, `effects.kernels`, `effect
 `effects.handlers` and `effects.testing`. Nearly all of it is found under `fx.` too.
 """
 
-import importlib as _importlib
 import pkgutil as _pkgutil
 import typing as _typing
 
 __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
 
-from effects import _jax, _removed
+from effects import _jax, _later, _removed
 from effects import extensions as extensions
 from effects._api.callback import callback as callback
 from effects._api.check import check as check
@@ -109,8 +108,7 @@ else:  # type checkers would take it to have every name
     def __getattr__(name: str) -> _typing.Any:
         if name not in _LATER:
             raise _removed.missing_name(__name__, name)
-        module = _importlib.import_module(_LATER[name])
-        value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
+        value = _later.load(_LATER[name], __name__, name)
         globals()[name] = value
         return value
 

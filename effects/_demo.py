@@ -109,12 +109,10 @@ def _records() -> None:
 
         return jax.lax.scan(step, x, jax.numpy.arange(1000))[0]
 
-    handler = fx.ListHandler()
-    added = fx.add_handler(handler, effects="log")
-    train(1.0)
-    fx.remove_handler(added)
-    columns = handler.columns("step")
-    print(len(handler), "events; i from", columns["i"].min(), "to", columns["i"].max(), "in order")
+    with fx.capture(suppress=True) as records:
+        train(1.0)
+    steps = [int(record.fields["i"]) for record in records]
+    print(len(records), "events; i from", steps[0], "to", steps[-1], "in order:", steps == sorted(steps))
 
 
 def _errors() -> None:
@@ -163,7 +161,7 @@ _PARTS: tuple[tuple[str, str, Callable[[], None]], ...] = (
     ),
     (
         "Events",
-        "A thousand events with two fields, kept in memory on the host as columns.",
+        "A thousand events with two fields, which the host collects.",
         _records,
     ),
     (
@@ -174,7 +172,11 @@ _PARTS: tuple[tuple[str, str, Callable[[], None]], ...] = (
 )
 
 
-def demo(options: argparse.Namespace) -> int:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """`effects demo` takes none."""
+
+
+def run_command(options: argparse.Namespace) -> int:
     """Prints in order through a loop, a branch, a nested jit and two devices; callbacks, events and errors."""
     if not _make_two_devices():
         print(

@@ -131,7 +131,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
 """By what each shows: returns what is wrong, or nothing."""
 
 
-def doctor(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Prints versions, devices, variables, settings and a self-test: as text for a bug report, or as a JSON object."""
     facts = dict(_facts())
     checks = {shows: _what_is_wrong(check) for shows, check in _CHECKS.items()}

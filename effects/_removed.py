@@ -10,9 +10,17 @@ import functools
 import opcode
 import sys
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import TypeVar
 
 REMOVED: dict[str, str] = {
+    "effects diff --html": "The report is text: write it into a file with `effects diff A B > report.txt`.",
+    "effects trace --profile": (
+        "Open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
+    ),
+    "effects.runs.trace(profile=)": (
+        "Leave it out, and open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
+    ),
     "fx.add_handler(after_error=)": "Record the run with `fx.record`, whose file has what was not carried out.",
 }
 """By what was removed, a sentence that says what to write instead."""
@@ -36,7 +44,11 @@ def missing_name(module: str, name: str) -> Exception:
     """
     if (text := message(f"fx.{name}")) is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    frame = sys._getframe(2)
+    return error_for(text, sys._getframe(2))
+
+
+def error_for(text: str, frame: FrameType) -> Exception:
+    """The error for a name that `frame` has asked a module for, as an attribute or in an import."""
     is_from_import = frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
     return ImportError(text) if is_from_import else AttributeError(text)
 

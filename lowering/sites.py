@@ -66,6 +66,19 @@ class LineFilter:
     def follow_levels(self) -> None:
         self.native.level_allows = not self.can_be_switched or self.asked.allowed(self.least)
 
+    def turn(self, on: bool) -> None:
+        """Shows the line's effects, as far as the rest of the filter lets them, or none of them."""
+        self.native.on = on
+
+    def show_every(self, n: int) -> None:
+        """Shows one of every `n` effects, in place of what the line asks for."""
+        self.native.every = n
+
+    def show_from(self, level: int) -> None:
+        """Shows effects of this level or a higher one, in place of those that the logger takes."""
+        self.least = level
+        self.follow_levels()
+
     @property
     def is_there(self) -> bool:
         """Whether a program has the line, or none has had it."""
@@ -94,18 +107,30 @@ class KnownSites:
         # The site of a record, if it is known by now.
         self.get: Callable[[int], Site | None] = self._sites.get
         self._lock = threading.RLock()  # for adding and taking out
-        self.listeners: list[Callable[[Site], object]] = []
+        self._listeners: list[Callable[[Site], object]] = []
         self.filters: dict[Line, LineFilter] = {}
         self._room = _FEW
-        self.when_line_is_new: list[Callable[[Line, LineFilter], None]] = []
+        self._line_listeners: list[Callable[[Line, LineFilter], None]] = []
         when_levels_change(self._follow_levels)
 
     def __len__(self) -> int:
         return len(self._sites)
 
+    def listen(self, listener: Callable[[Site], object]) -> None:
+        """Has `listener` called with each site before a record of it can come; with one site perhaps several times."""
+        self._listeners.append(listener)
+
+    def stop_listening(self, listener: Callable[[Site], object]) -> None:
+        """Ends what `listen` has begun."""
+        self._listeners.remove(listener)
+
+    def listen_for_lines(self, listener: Callable[[Line, LineFilter], None]) -> None:
+        """Has `listener` called with each new line and its filter, which it may change, before its first effect."""
+        self._line_listeners.append(listener)
+
     def announce(self, site: Site) -> None:
-        """Calls the listeners, before a record of the site can come. Each may hear of a site several times."""
-        for listener in list(self.listeners):
+        """Calls the listeners of sites."""
+        for listener in list(self._listeners):
             listener(site)
 
     def all(self) -> list[Site]:
@@ -114,8 +139,7 @@ class KnownSites:
 
     def register(self, site: Site) -> object:
         """Makes a site known. A program keeps what is returned for as long as it may bring the site's records."""
-        for listener in list(self.listeners):
-            listener(site)
+        self.announce(site)
         with self._lock:
             is_new = native.site_holders(site.id) == 0  # else native code has its plan
             claim = _Claim(site)
@@ -149,7 +173,7 @@ class KnownSites:
                 if len(self.filters) >= self._room:
                     self._forget_lines()
                 known = LineFilter(site)
-                for listener in self.when_line_is_new:
+                for listener in self._line_listeners:
                     listener(line, known)
                 self.filters[line] = known
                 known.follow_levels()  # the level may have been set since

@@ -87,7 +87,7 @@ class Drain:
         self._direct = native.DirectCalls(host, _PATIENCE)
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
         self.asks_person: bool = False  # whether a function has a person answer, so that nothing moves meanwhile
-        self.is_recorded = False  # whether a run file notes when functions begin and end
+        self._notes_functions = False
         self.discarded_at_exit: LeftOut | None = None  # once the end of the process leaves effects out: which
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
@@ -96,6 +96,10 @@ class Drain:
         self._threads: list[threading.Thread] = []  # those that were started, and may have ended
         self._start_lock = threading.Lock()
         self.before_start: Callable[[], None] = lambda: None  # what is called before the first thread starts
+
+    def note_functions(self, on: bool) -> None:
+        """Notes in the run file that is open when functions begin and end, or stops that."""
+        self._notes_functions = on
 
     def is_suspended(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way."""
@@ -392,11 +396,11 @@ class Drain:
                 continue
             if failures.unended:
                 failures.count_after_end(key, 1)
-            if self.is_recorded:
+            if self._notes_functions:
                 native.note(Kind.BEGUN, token, site_id, device)
             self.running[me] = site, key, token, reply, monotonic()
             result = replay.function(site, token, device, payload, time, reply != 0)
-            if self.is_recorded:
+            if self._notes_functions:
                 native.note(Kind.DONE, token, site_id, device)
             self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
             if reply:

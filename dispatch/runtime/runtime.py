@@ -329,7 +329,7 @@ class Runtime:
         self.waiting: Waiting = Waiting(self.streams, self.drain, self.failure_poll)
         self.is_lost: bool = False  # in a forked child
         # A program that JAX dispatches says nothing when it is called, but it has been lowered.
-        self.sites.listeners.append(self.start)
+        self.sites.listen(self.start)
 
     def start(self, _: object = None) -> None:
         """Starts the drain, if it does not run yet: before a program is called that may publish."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from effects._model.device import device_place
 from effects._model.native import native
-from effects._model.operand import Static
+from effects._model.operand import Operand, Static
 from effects._model.site import Site
 from effects._model.where import Where
 from effects._model.wire import HEADER, STREAM, Header, header_offset, read_header, thread_of
@@ -202,6 +202,24 @@ class Record:
         return f"<Record {self.effect} {shown} at {self.where} token={self.token} device={self.device}{lane}{grid}>"
 
 
+# What handlers and extensions look at beyond what users see of a record.
+
+
+def site_of(record: Record) -> Site:
+    """The site of a record: its effect, its content, and how its values lie."""
+    return record._site
+
+
+def payload_of(record: Record) -> Any:
+    """The bytes of a record as its device published them, of all lanes; the values themselves if they are read."""
+    return record._payload
+
+
+def number_of_device(record: Record) -> int:
+    """The number by which a record names its device. `Record.device` is the position in `jax.devices()`."""
+    return record._ordinal
+
+
 def after_shard(record: Record, text: str) -> str:
     """A record's text, with `per_shard=True` behind device and index."""
     if not record._site.per_shard or record.index is None:
@@ -218,12 +236,14 @@ Part = tuple[Site, tuple[int, ...], int, Any, float]
 """One record, all lanes together: its site, token, device, payload and time."""
 
 
-def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any, time: float) -> Iterator[Record]:
-    """One record for each lane that has the effect, in order; one without lanes."""
+def records_of(
+    site: Site, token: tuple[int, ...], device: int, payload: Any, time: float, make: Callable[..., Record] = Record
+) -> Iterator[Record]:
+    """One record for each lane that has the effect, in order; one without lanes. `make` is called as `Record` is."""
     values = site.read(payload) if site.lanes else payload  # once for all lanes
     grid = site.hidden_numbers("grid", payload)
     for lane in site.lanes_of(payload):
-        yield Record(site, token, device, lane, values, grid, time)
+        yield make(site, token, device, lane, values, grid, time)
 
 
 def count_lanes(site: Site, payload: Any) -> int:
@@ -274,6 +294,10 @@ class Records(Sequence[Record]):
         dtype = HEADER[field]
         return self._column(dtype.shape, dtype.base, header_offset(field), site)
 
+    def operand_column(self, operand: Operand, offset: int, site: Site) -> np.ndarray:
+        """An operand of each record, as it is stored at this byte of the payload, if all are of one site."""
+        return self._column(operand.shape, operand.stored, HEADER.itemsize + offset, site)
+
     def columns(self) -> dict[str, np.ndarray] | None:
         """The values of each argument, by name or position; the first axis are the records.
 
@@ -289,7 +313,7 @@ class Records(Sequence[Record]):
                 cut = isinstance(value, (str, bytes)) and value[-1:] in ("\0", b"\0")  # by NumPy's text
                 columns[name] = np.full(self._count, value, object if cut else None)
             else:
-                columns[name] = self._column(leaf.shape, leaf.stored, HEADER.itemsize + next(places)[2], site)
+                columns[name] = self.operand_column(leaf, next(places)[2], site)
                 if leaf.stored != leaf.dtype:
                     columns[name] = columns[name].astype(leaf.dtype)
         return columns

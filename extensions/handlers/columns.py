@@ -12,7 +12,7 @@ import numpy as np
 
 from effects._model.device import device_place
 from effects._model.operand import Static
-from effects._model.record import Record, Records, is_number, is_numpys
+from effects._model.record import Record, Records, is_number, is_numpys, payload_of, site_of
 from effects._model.site import Site
 
 MSG_COLUMNS = (
@@ -99,7 +99,7 @@ def pieces_of(records: Sequence[Record]) -> dict[str, list[Piece]]:
     of_site: dict[Site, tuple[list[int], list[Record]]] = {}
     for position, record in enumerate(records):
         if record.event is not None:
-            positions, some = of_site.setdefault(record._site, ([], []))
+            positions, some = of_site.setdefault(site_of(record), ([], []))
             positions.append(position)
             some.append(record)
     pieces: dict[str, list[Piece]] = {}
@@ -116,7 +116,7 @@ def _columns(site: Site, records: list[Record]) -> dict[str, np.ndarray]:
         rows = [jax.tree.leaves((record.args, record.fields)) for record in records]
         leaves = [[row[i] for row in rows] for i in range(len(site.leaves))]
         return {name: np.stack(leaf) for name, leaf in zip(site.leaf_names, leaves, strict=True)}
-    data = b"".join(record._payload for record in records)
+    data = b"".join(map(payload_of, records))
     operands = iter(zip(site.operands, site.offsets, strict=True))
     columns = {}
     for name, leaf in zip(site.leaf_names, site.leaves, strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from effects._model.record import Record, is_number, python_value
+from effects._model.record import Record, is_number, python_value, site_of
 from effects._model.wire import PHASE, in_region
 from effects.extensions.handlers.files import library
 
@@ -52,7 +52,7 @@ def values_of(record: Record) -> Iterator[tuple[str, Any]]:
     `step` that says which step it is. Each is a number, an array of finite numbers, or text; an event without fields is
     a text."""
     place = place_of(record)
-    names, leaves = record._site.leaf_names, jax.tree.leaves((record.args, record.fields))
+    names, leaves = site_of(record).leaf_names, jax.tree.leaves((record.args, record.fields))
     if not names:
         yield f"{record.event}{place}", record.text
     for name, leaf in zip(names, leaves, strict=True):

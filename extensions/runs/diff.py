@@ -24,7 +24,7 @@ import numpy as np
 
 from effects._model.where import Where
 from effects.extensions.runs.reading import MSG_NO_SITE, Run, RunError, read
-from effects.extensions.runs.report import page, report
+from effects.extensions.runs.report import report
 from effects.extensions.runs.tables import ORDER, Table, aligned, codes_of, distinct, key_of
 from effects.extensions.runs.values import Tolerance, differ, distance, ulps
 from effects.extensions.sites.lines import Pattern
@@ -156,10 +156,6 @@ class Difference:
 
     def __str__(self) -> str:
         return report(self)
-
-    def to_html(self) -> str:
-        """The report as a page of HTML that needs nothing else, with pictures of how differences grow."""
-        return page(self)
 
 
 def assert_same_run(
@@ -473,32 +469,23 @@ def _find(wanted: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 # The command.
 
-MSG_PAGE = "The page {path} cannot be written: {why}. It takes a file. Name another after `--html`."
 
-
-def add_diff_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in "ab":
         parser.add_argument(name, metavar=name.upper(), help="a run file, or a folder of those of a run's processes")
     parser.add_argument("--rtol", type=float, default=0.0, help="what part of the larger number a difference may be")
     parser.add_argument("--atol", type=float, default=0.0, help="what a difference may be")
     parser.add_argument("--ulp", type=float, default=0.0, help="the same in units in the last place")
     parser.add_argument("--only", metavar="site", help="a line, say train.py:31; others are left out")
-    parser.add_argument("--html", metavar="file", help="where to write the report as a page")
 
 
-def diff_command(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Shows how two runs differ. Returns 0 if they are equal, 1 if they differ, and 2 if that can't be said."""
     try:
         tolerances = {"rtol": options.rtol, "atol": options.atol, "ulp": options.ulp}
         difference = diff(options.a, options.b, only=options.only, **tolerances)
-        if options.html is not None:
-            with open(options.html, "w", encoding="utf-8") as file:
-                file.write(difference.to_html())
     except RunError as error:
         print(error, file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(MSG_PAGE.format(path=options.html, why=error.strerror or error), file=sys.stderr)
         return 2
     print(difference)
     return 0 if difference.equal else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from effects._later import required_by
 from effects._model.content import Composite
 from effects._model.effect import effect_names
 from effects._model.record import Part, Record, Records, records_of
@@ -174,14 +176,14 @@ class Run(Sequence[Record]):
         """Records, and which file each is of."""
         data, files = self._records.read(first, last)
         files = memoryview(files).cast("I")
-        return Records(data, len(files), self._site), files
+        return Records(data, len(files), self._known_site), files
 
-    def _site(self, number: int) -> Site:
+    def _known_site(self, number: int) -> Site:
         return self.sites[number]
 
     def __iter__(self) -> Iterator[Record]:
         for process, part in self._parts():
-            yield from _records_of(process, part, self._site)
+            yield from _records_of(process, part, self._known_site)
 
     def __len__(self) -> int:
         if self._length is None:
@@ -259,7 +261,9 @@ class Run(Sequence[Record]):
                 continue
             parts = zip(files, records.parts(), strict=True)
             yield "".join(
-                line(record) for file, part in parts for record in _records_of(self.processes[file], part, self._site)
+                line(record)
+                for file, part in parts
+                for record in _records_of(self.processes[file], part, self._known_site)
             )
 
     def newest(self) -> Run:
@@ -332,8 +336,9 @@ class Run(Sequence[Record]):
             ImportError: if there is no pyarrow.
             RunError: as `columns` does.
         """
-        from effects.extensions.handlers.files import library
-        from effects.extensions.handlers.parquet import arrow_column
+        with required_by("effects.runs.Run.table"):
+            from effects.extensions.handlers.files import library
+            from effects.extensions.handlers.parquet import arrow_column
 
         arrow = library("pyarrow", "runs.Run.table", "parquet")
         return arrow.table({name: arrow_column(name, column, arrow) for name, column in self.columns(site).items()})
@@ -349,8 +354,7 @@ def _records_of(process: Process, part: Part, find: Callable[[int], Site]) -> It
         for inner, data in site.content.parts(site, payload):
             yield from _records_of(process, (inner, token, device, data, at), find)
         return
-    for record in records_of(site, token, device, payload, at):
-        yield RunRecord(process, site, token, device, record.lane, record._payload, record.grid, at)
+    yield from records_of(site, token, device, payload, at, functools.partial(RunRecord, process))
 
 
 def read(*paths: str | os.PathLike[str]) -> Run:

@@ -70,8 +70,8 @@ class Recording:
             raise RuntimeError(MSG_SECOND.format(path=_recordings[-1].path))
         _recordings.append(self)
         self._switches = Switches(self.path, self._describe_process)
-        runtime.drain.is_recorded = True
-        known_sites.listeners.append(self._describe)
+        runtime.drain.note_functions(True)
+        known_sites.listen(self._describe)
         for site in known_sites.all():
             self._describe(site)
 
@@ -104,8 +104,8 @@ class Recording:
             return
         self._has_ended = True
         _recordings.remove(self)
-        runtime.drain.is_recorded = False
-        known_sites.listeners.remove(self._describe)
+        runtime.drain.note_functions(False)
+        known_sites.stop_listening(self._describe)
         self._switches.close()
         native.stop_recording()
 

@@ -1,8 +1,7 @@
-"""What `effects.runs.diff` has found, as text and as a page."""
+"""The report of `effects.runs.diff`, as text."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -97,71 +96,3 @@ def _cells(site: SiteDifference) -> tuple[str, ...]:
     sizes = [f"{pair.distance:.3g}" if pair else "" for pair in (site.first, site.largest, site.last)]
     compared, *counts = (f"{n:,}" if n else "" for n in (site.compared, site.differing, site.only_a, site.only_b))
     return _name(site), compared, counts[0], *sizes, *counts[1:]
-
-
-# As a page
-
-_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Two runs</title>
-<style>
-  body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222 }}
-  h1 {{ font-size: 1.3rem }}
-  pre {{ background: #f4f4f2; padding: 1rem; overflow-x: auto; font-size: 13px }}
-  table {{ border-collapse: collapse; width: 100% }}
-  th, td {{ padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #ddd; vertical-align: middle }}
-  th:first-child, td:first-child {{ text-align: left; word-break: break-word }}
-  tr.differs td:first-child {{ border-left: 4px solid #c0392b }}
-  tr.same td:first-child {{ border-left: 4px solid #27ae60 }}
-  svg {{ display: block; background: #f4f4f2 }}
-</style>
-<h1>{heading}</h1>
-<pre>{report}</pre>
-<table>
-<tr>{headings}<th>how they grow</th></tr>
-{rows}
-</table>
-<p>A bar is the largest difference of some records, the first on the left. Each line has a logarithmic scale of its own.
-Red: a difference that is no number.</p>
-</html>
-"""
-_WIDTH, _HEIGHT = 240, 48
-
-
-def page(difference: Difference) -> str:
-    """The report as a page of HTML that needs nothing else."""
-    rows = []
-    for site in difference.sites:
-        kind = "differs" if site.differs else "same"
-        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(site))
-        rows.append(f'<tr class="{kind}">{cells}<td>{_growth(site)}</td></tr>')
-    return _PAGE.format(
-        heading="The runs are equal" if difference.equal else "The runs differ",
-        report=html.escape("\n".join(_summary(difference))),
-        headings="".join(f"<th>{heading}</th>" for heading in _HEADINGS),
-        rows="\n".join(rows),
-    )
-
-
-def _growth(site: SiteDifference) -> str:
-    """How far records are apart, along all that both runs have."""
-    which, apart = site.growth
-    if not len(which):
-        return ""
-    bars = min(_WIDTH // 2, site.compared)
-    heights = np.zeros(bars)
-    np.maximum.at(heights, which * bars // site.compared, apart)
-    logs = np.log10(heights[(heights > 0) & np.isfinite(heights)])
-    low, high = (logs.min(), logs.max()) if len(logs) else (0.0, 0.0)
-    width = _WIDTH / bars
-    drawn = []
-    for at, size in enumerate(heights):
-        if size > 0:
-            part = (np.log10(size) - low) / (high - low) if np.isfinite(size) and high > low else 1.0
-            height = (0.15 + 0.85 * part) * _HEIGHT
-            color = "#2c6fbb" if np.isfinite(size) else "#c0392b"
-            drawn.append(
-                f'<rect x="{at * width:.1f}" y="{_HEIGHT - height:.1f}" width="{width:.1f}" height="{height:.1f}"'
-                f' fill="{color}"/>'
-            )
-    shown = f"from {10**low:.3g} to {10**high:.3g}" if len(logs) else "no number"
-    return f'<svg width="{_WIDTH}" height="{_HEIGHT}"><title>{shown}</title>{"".join(drawn)}</svg>'

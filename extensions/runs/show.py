@@ -18,7 +18,7 @@ import rich.table
 from effects import _errors as errors
 from effects._model.content import NativeText
 from effects._model.line import parts_of_line
-from effects._model.record import Record, after_shard, encode, plain
+from effects._model.record import Record, after_shard, encode, plain, site_of
 from effects._model.site import Site
 from effects._model.text import NativeRows, text_plan
 from effects._model.wire import INDEX, PHASE, Kind
@@ -63,7 +63,7 @@ def selected(run: Run, options: argparse.Namespace, since: float | None = None) 
     return run.select(options.site, effect=options.effect, device=options.device, process=options.process, since=since)
 
 
-def show(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Writes what is asked for. Returns the exit status: 0, or 2 if the run cannot be read."""
     jax.config.update("jax_platforms", "cpu")  # the process of the run, if it is still there, has the others
     try:
@@ -102,7 +102,7 @@ def _left_out(process: Process) -> str:
 
 def line_of(record: Record) -> str:
     """A record as a line: a print as it was printed, others behind their level or effect."""
-    content = record._site.content
+    content = site_of(record).content
     if record.level is None and isinstance(content, NativeText) and content.writes_text:
         return f"{after_shard(record, record.text)}\n"
     name, text, where = parts_of_line(record)

@@ -15,9 +15,9 @@ import numpy as np
 
 from effects._model.content import Composite
 from effects._model.operand import Operand, Static
-from effects._model.record import Records
+from effects._model.record import Records, number_of_device, site_of
 from effects._model.site import Site
-from effects._model.wire import DOMAIN_BITS, FIRST_NESTED_THREAD, HEADER, PLACED_THREAD, Kind, read_header
+from effects._model.wire import DOMAIN_BITS, FIRST_NESTED_THREAD, PLACED_THREAD, Kind, read_header
 from effects.extensions.runs.reading import Process, Run, _records_of
 
 
@@ -85,7 +85,7 @@ class _Reader:
         for at, number, count, *_ in sorted(run._records.count(), key=lambda count: count[3]):  # by the first record
             site, process = run.sites[number], run.processes[at]
             data, _ = run._records.select([number], None, [at], 0.0).read(0, count)
-            records = Records(data, count, run._site)
+            records = Records(data, count, run._known_site)
             if isinstance(site.content, Composite) or site.hidden or records.only_site is None:
                 self._add_one_by_one(found, process, records)
             else:
@@ -97,7 +97,7 @@ class _Reader:
         """The records of a site that all have the same layout."""
 
         def by_lane(operand: Operand, offset: int) -> np.ndarray:
-            column = records._column(operand.shape, operand.stored, HEADER.itemsize + offset, site)
+            column = records.operand_column(operand, offset, site)
             inner = operand.shape[sum(operand.lanes) :]
             shape = tuple(size if differs else 1 for size, differs in zip(site.lanes, operand.lanes, strict=True))
             column = np.broadcast_to(column.reshape(len(column), *shape, *inner), (len(column), *site.lanes, *inner))
@@ -121,15 +121,15 @@ class _Reader:
     def _add_one_by_one(self, found: dict[Any, Any], process: Process, records: Records) -> None:
         groups: dict[Any, list[Any]] = {}
         for part in records.parts():
-            for record in _records_of(process, part, self._run._site):
-                site, values = record._site, jax.tree.leaves((record.args, record.fields))
+            for record in _records_of(process, part, self._run._known_site):
+                site, values = site_of(record), jax.tree.leaves((record.args, record.fields))
                 types = tuple((np.shape(value), np.asarray(value).dtype) for value in values)
                 groups.setdefault((key_of(site), site.leaf_names, types), []).append((record, values))
         for (key, names, _), rows in groups.items():
             first = rows[0][0]
             header = {
                 "token": np.array([record.token for record, _ in rows]),
-                "device": np.array([record._ordinal for record, _ in rows]),
+                "device": np.array([number_of_device(record) for record, _ in rows]),
                 "time": np.array([record.time for record, _ in rows]),
             }
             lanes = []
@@ -138,7 +138,7 @@ class _Reader:
                 lane = record.lane + (record.grid or ()) + bounds
                 lanes.append(self._lanes.setdefault(lane, len(self._lanes)))
             columns = {name: np.stack([np.asarray(values[at]) for _, values in rows]) for at, name in enumerate(names)}
-            table = self._table(first._site, process, header, np.array(lanes), columns)
+            table = self._table(site_of(first), process, header, np.array(lanes), columns)
             if first.index is not None:  # a shard is the same on whatever device
                 table.device = np.broadcast_to(np.int64(-1), len(rows))
             table.shares_tokens |= first.grid is not None

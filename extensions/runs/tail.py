@@ -23,7 +23,7 @@ import rich.table
 import rich.text
 
 from effects import _errors as errors
-from effects._model.record import Record
+from effects._model.record import Record, site_of
 from effects._model.whole import curve
 from effects.extensions.runs.reading import Following, Process, Run, RunError
 from effects.extensions.runs.show import add_selection, json_lines, selected, text_lines
@@ -46,7 +46,7 @@ _LOOKS = 8
 """Over how many looks a rate is taken."""
 
 
-def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", metavar="run", nargs="+", help="run files of the processes of one run, or their folder")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="each record as a JSON object on a line of its own")
@@ -55,7 +55,7 @@ def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
 
 
-def tail(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Shows what comes until the recording ends. Returns the exit status: 0, or 2 if the run cannot be read."""
     jax.config.update("jax_platforms", "cpu")  # the process of the run has the others
     try:
@@ -196,7 +196,7 @@ class _Sites:
         for count in run.counts():
             self._counts[_line_of(count.site)] += count.number
         for record in run.last_of_sites():
-            self._newest[_line_of(record._site)] = errors.beginning(record.text)
+            self._newest[_line_of(site_of(record))] = errors.beginning(record.text)
         self._looks.append((time.monotonic(), self._counts.copy()))
 
     def press(self, key: str) -> None:

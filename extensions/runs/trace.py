@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import glob
 import itertools
 import json
 import math
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import rich.console
 import rich.markup
 import rich.table
 
+from effects import _removed
 from effects._model.callback import HostCall
 from effects._model.record import Record
 from effects._model.site import Site
@@ -36,10 +34,6 @@ MSG_NOTHING = (
     "which: `-o trace.json` or `--summary`."
 )
 MSG_OUTPUT = "The trace cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
-MSG_PROFILE = (
-    "{path} cannot be read as a profile: {why}. `--profile` takes the folder that `jax.profiler.trace` was given, or "
-    "one of the files in it whose names end with `.xplane.pb`. Name one of these."
-)
 
 _ASYNC_DONE = "effects.async_done"
 """The key of the function for which the done of an asynchronous function waits. Its argument says which start it is
@@ -193,14 +187,14 @@ class Timeline:
             # The functions that programs of JAX's start are numbered as those of one program.
             numbered = (process.number, PLAIN_THREAD) if program[1][0] == PLAIN_THREAD else program
             if site.effect.name == "async":
-                for record in _records_of(process, part, run._site):
+                for record in _records_of(process, part, run._known_site):
                     lane = int(np.ravel_multi_index(record.lane, site.lanes)) if record.lane else 0
                     track = process.number, _OPERATIONS
                     begun = Slice("function", track, site.content.title, time, program[1], site, device)
                     starts.setdefault((numbered, int(record.args[-1]), lane), []).append(begun)
                     self.slices.append(begun)
             elif isinstance(site.content, HostCall) and site.content.function.key == _ASYNC_DONE:
-                for record in _records_of(process, part, run._site):
+                for record in _records_of(process, part, run._known_site):
                     high, low, lane = map(int, record.args[0])
                     only = device if in_region(token[PHASE]) else None
                     dones.append(((numbered, high << 12 | low, lane), only, functions))
@@ -253,7 +247,8 @@ def _first_of(devices: dict[int, Slice], device: int) -> int:
 # As JSON
 
 
-def trace(run: Run, path: str | os.PathLike[str], *, profile: str | os.PathLike[str] | None = None) -> None:
+@_removed.without_arguments("effects.runs.trace", "profile")
+def trace(run: Run, path: str | os.PathLike[str]) -> None:
     """Writes a timeline of a run for Perfetto (https://ui.perfetto.dev), as JSON of trace events.
 
     Each process of the run has a track for each thread that calls programs, for each device, for callbacks and for
@@ -263,12 +258,9 @@ def trace(run: Run, path: str | os.PathLike[str], *, profile: str | os.PathLike[
     Args:
         run: What `effects.runs.read` returns.
         path: The file, which is replaced.
-        profile: The folder that `jax.profiler.trace` was given, or one of its `.xplane.pb` files. What JAX has measured
-            stands beside the run's processes, at the same times.
 
     Raises:
         OSError: if the file cannot be written.
-        RunError: if there is no profile.
 
     Example:
         >>> import effects as fx, json, pathlib, tempfile
@@ -280,17 +272,16 @@ def trace(run: Run, path: str | os.PathLike[str], *, profile: str | os.PathLike[
         >>> [event["args"] for event in events if event["ph"] == "C"]
         [{'loss': 0.5}]
     """
-    _write(Timeline(run), path, profile)
+    _write(Timeline(run), path)
 
 
-def _write(timeline: Timeline, path: str | os.PathLike[str], profile: str | os.PathLike[str] | None) -> None:
+def _write(timeline: Timeline, path: str | os.PathLike[str]) -> None:
     if any(os.path.realpath(each.path) == os.path.realpath(path) for each in timeline.run.processes):
         raise OSError("it is a file of the run")
-    planes = [] if profile is None else _planes(profile, timeline)
     encode = json.JSONEncoder(allow_nan=False).encode
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [')
-        for at, event in enumerate(itertools.chain(_trace_events(timeline), _profile_events(planes))):
+        for at, event in enumerate(_trace_events(timeline)):
             file.write((",\n" if at else "\n") + encode(event))
         file.write("\n]}\n")
 
@@ -392,47 +383,6 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# What JAX has measured
-
-
-def _planes(profile: str | os.PathLike[str], timeline: Timeline) -> list[tuple[int, Any]]:
-    """What a profile has of the time of the run, and when it begins, in nanoseconds."""
-    path = os.fspath(profile)
-    files = glob.glob(f"{glob.escape(path)}/**/*.xplane.pb", recursive=True) if os.path.isdir(path) else [path]
-    first = min((each.start for each in timeline.slices), default=0) / _PER_SECOND
-    last = max((each.end for each in timeline.slices), default=0) / _PER_SECOND
-    planes = []
-    try:
-        for data in [jax.profiler.ProfileData.from_file(file) for file in sorted(files)]:
-            with warnings.catch_warnings(action="ignore"):  # JAX's: where warnings are errors, they end the process
-                stats = dict(itertools.chain.from_iterable(plane.stats for plane in data.planes))
-            start, stop = int(stats["profile_start_time"]), int(stats["profile_stop_time"])
-            if start / 1e9 <= last and first <= stop / 1e9:
-                planes += [(start, plane) for plane in data.planes]
-        if not planes:
-            raise RuntimeError("it has none of the time of the run")
-    except (RuntimeError, ValueError, OSError, KeyError) as error:
-        raise RunError(MSG_PROFILE.format(path=path, why=error)) from None
-    return planes
-
-
-_FIRST_PLANE = 1 << 20
-"""The number of JAX's first row of tracks, which has many others below it."""
-
-
-def _profile_events(planes: list[tuple[int, Any]]) -> Iterator[dict[str, Any]]:
-    for number, (start, plane) in enumerate(planes, _FIRST_PLANE):
-        for row, line in enumerate(plane.lines, 1):
-            if row == 1:
-                yield from _named(number, None, f"jax.profiler: {plane.name}", number)
-            place = {"pid": number, "tid": number + row * _FIRST_PLANE}
-            yield from _named(**place, name=line.name or "events", order=row)
-            times = ((start + int(event.start_ns), start + int(event.end_ns), event.name) for event in line.events)
-            rounded = ((begin // 1000, end // 1000, name) for begin, end, name in times)
-            for begin, end, name in sorted(rounded, key=lambda event: (event[0], -event[1])):  # the outer ones first
-                yield {"ph": "X", "name": name, "cat": "jax", **place, "ts": begin, "dur": end - begin}
-
-
 # In the terminal
 
 
@@ -496,23 +446,20 @@ def _seconds(time: int) -> str:
     return f"{seconds:,.3f} s" if seconds >= 1 else f"{seconds * 1e3:.3f} ms"
 
 
-def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="run", help="run files of one run, or the folder that has them")
     parser.add_argument("-o", "--output", metavar="file", help="where the timeline goes, as JSON that Perfetto reads")
-    parser.add_argument(
-        "--profile", metavar="folder", help="what jax.profiler.trace wrote at that time: goes beside it"
-    )
     parser.add_argument("--summary", action="store_true", help="show in the terminal who waited for whom")
 
 
-def trace_command(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     """Writes a timeline, or shows a summary of it."""
     try:
         if options.output is None and not options.summary:
             raise RunError(MSG_NOTHING)
         timeline = Timeline(read(*options.runs))
         if options.output is not None:
-            _write(timeline, options.output, options.profile)
+            _write(timeline, options.output)
     except RunError as error:
         print(error, file=sys.stderr)
         return 2

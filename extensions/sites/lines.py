@@ -51,11 +51,11 @@ class Pattern(NamedTuple):
 
 
 def turn_off(known: LineFilter) -> None:
-    known.native.on = False
+    known.turn(False)
 
 
 def turn_on(known: LineFilter) -> None:
-    known.native.on = True
+    known.turn(True)
 
 
 def show_every(n: Any, call: str) -> Switch:
@@ -64,7 +64,7 @@ def show_every(n: Any, call: str) -> Switch:
         raise ValueError(MSG_EVERY.format(call=call, value=errors.shown(n)))
 
     def switch(known: LineFilter) -> None:
-        known.native.every = int(n)
+        known.show_every(int(n))
 
     return switch
 
@@ -75,7 +75,6 @@ def show_from(level: Any, call: str) -> Switch:
         raise ValueError(MSG_LEVEL.format(call=call, value=errors.shown(level)))
 
     def switch(known: LineFilter) -> None:
-        known.least = least
-        known.follow_levels()
+        known.show_from(least)
 
     return switch

@@ -19,7 +19,7 @@ _CALL = "`EFFECTS_SITES` in the environment"
 
 def follow_rules(text: str) -> None:
     """Has the filters of lines that are seen from now on changed as the rules say, one after the other."""
-    known_sites.when_line_is_new.append(_read_all(text))
+    known_sites.listen_for_lines(_read_all(text))
 
 
 def apply_rules(text: str) -> None:

@@ -1,0 +1,44 @@
+"""The table of the subcommands of `effects`, which extensions add rows to.
+
+A row names the module that does the work. Only the module of the command that was given is imported: `import effects`
+reads this table, and `effects --help` shows it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """A subcommand.
+
+    Attributes:
+        name: The word behind `effects`.
+        help: A sentence that says what it does.
+        module: The name of a module with two functions. `add_arguments(parser)` adds its arguments to an
+            `argparse.ArgumentParser`, and `run_command(options)` does it and returns the exit status.
+    """
+
+    name: str
+    help: str
+    module: str
+
+
+COMMANDS: list[Command] = [
+    Command(
+        "demo",
+        "A short tour: prints, callbacks and events in order, through loops and branches and on two devices.",
+        "effects._demo",
+    ),
+    Command(
+        "doctor",
+        "Versions, devices, variables, settings and a self-test, as text for a bug report, or as JSON.",
+        "effects._doctor",
+    ),
+]
+"""All subcommands, in the order in which `effects --help` lists them."""
+
+
+def register_command(name: str, help: str, module: str) -> None:
+    """Adds a subcommand of `effects`. Its arguments are those of `Command`."""
+    COMMANDS.append(Command(name, help, module))
