@@ -78,7 +78,6 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.extensions.export.export import export as export
     from effects.extensions.export.exported import Exported as Exported
     from effects.extensions.export.exported import deserialize as deserialize
-    from effects.extensions.inspecting.compare import Comparison as Comparison
     from effects.extensions.progress.api import Progress as Progress
     from effects.extensions.progress.api import progress as progress
     from effects.extensions.progress.loops import fori_loop_with_progress as fori_loop_with_progress
@@ -141,7 +140,6 @@ _HOMES = {
     "effects.extensions.watching.found": ("BadOperand", "NonFinite"),
     "effects.runs": ("runs",),
     "effects._version": ("__version__",),
-    "effects.extensions.inspecting.compare": ("Comparison",),
     "effects.dispatch.calling.library_jits": ("filter_jit", "nnx_jit"),
 }
 _LATER = {name: module for module, names in _HOMES.items() for name in names}

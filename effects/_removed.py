@@ -12,7 +12,12 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "fx.Comparison": "Read the text of `fx.jit(f).lower(x).compile().as_text()`, of the function with its effects and "
+    "of the one without.",
+    "fx.inspect(compare=)": "Read the text of `fx.jit(f).lower(x).compile().as_text()`, of the function with its effects and "
+    "of the one without.",
+}
 """By what was removed, a sentence that says what to write instead."""
 
 MSG_REMOVED = "`{name}` was removed in token-effects 0.1.0. The changelog lists all that was, under Removed. {instead}"

@@ -14,10 +14,7 @@ from tests.helpers import ROOT, run_each_after_jax, run_python
 LEFT_OUT = [
     *("jax._src.pallas.core", "jax._src.checkify", "jax.extend", "rich", "csv", "importlib.metadata"),
     *("effects._jax.pallas", "effects.extensions.kernels.rules", "effects.extensions.kernels.mesh_rules"),
-    *(
-        "effects.extensions.inspecting.inspect",
-        "effects.extensions.inspecting.compare",
-    ),
+    "effects.extensions.inspecting.inspect",
     *(
         "effects.extensions.asynchronous.operation",
         "effects.extensions.asynchronous.start_and_done",
