@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 REMOVED: dict[str, str] = {
-    "fx.Comparison": "Read the text of `fx.jit(f).lower(x).compile().as_text()`, of the function with its effects and "
-    "of the one without.",
-    "fx.inspect(compare=)": "Read the text of `fx.jit(f).lower(x).compile().as_text()`, of the function with its effects and "
-    "of the one without.",
+    "fx.Comparison": "Read `fx.jit(f).lower(x).compile().as_text()` of the function with its effects and of the one "
+    "without.",
+    "fx.inspect(compare=)": "Read `fx.jit(f).lower(x).compile().as_text()` of the function with its effects and of "
+    "the one without.",
 }
 """By what was removed, a sentence that says what to write instead."""
 

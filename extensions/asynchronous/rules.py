@@ -179,8 +179,6 @@ def _start_token_rule(
 def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
     if isinstance(operation, HostStartOp):
         return _call(token, operands, [operation.ticket], operation, BEGIN_TARGET, operation.site)
-    if isinstance(operation, Exchanged) and operation.is_received:
-        return _keep_received(token, operands, operation)
     if isinstance(operation, Exchanged):
         peers = {
             Attribute.CALL: operation.key,

@@ -197,7 +197,7 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "conditional": {"branches": (Block,)},
     "scan": {"jaxpr": Block, "num_consts": int, "num_carry": int},
     "while": {"cond_jaxpr": Block, "body_jaxpr": Block, "cond_nconsts": int, "body_nconsts": int},
-    "start": {"name": str, "where": (object,), "host_function": object, "is_received": bool, **_OF_EACH},
+    "start": {"name": str, "where": (object,), "host_function": object, **_OF_EACH},
     "update": {"partial": bool, **_OF_EACH},
     "done": _OF_EACH,
 }
@@ -213,7 +213,7 @@ _RESULTS: dict[str, Any] = {"results": (str,)}
 _MODULE: dict[str, Any] = {"copies": ((str,),), "between": (object,)}
 
 _DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(("into_reference", "has_replicas", "of_derivative", "is_received", "partial"), False),
+    **dict.fromkeys(("into_reference", "has_replicas", "of_derivative", "partial"), False),
     **dict.fromkeys(("params", "lanes", "same_along", "placements", "newly_manual_axes"), ()),
     **{"schedule": True, "receivers": None, "host_function": None, "user_types": None},
 }
@@ -274,7 +274,7 @@ def _taken(part: str, operands: Sequence[Value]) -> tuple[str, ...] | None:
 def _own(part: str, operation: Operation, partial: bool | None) -> dict[str, Any]:
     """The attributes of a start, an update or a done itself."""
     function = operation.site.content.function.key if isinstance(operation, HostStartOp) else None
-    found = {"partial": partial, "host_function": function, "is_received": False, **vars(operation)}
+    found = {"partial": partial, "host_function": function, **vars(operation)}
     found["user_types"] = None if operation.of_derivative or partial is False else _user_types(operation)
     return {name: found[name] for name in _ATTRIBUTES[part]}
 
