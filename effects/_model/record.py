@@ -226,6 +226,11 @@ def records_of(site: Site, token: tuple[int, ...], device: int, payload: Any, ti
         yield Record(site, token, device, lane, values, grid, time)
 
 
+def site_of(record: Record) -> Site:
+    """The site of a record, which the library and its extensions ask for, and users do not."""
+    return record._site
+
+
 def count_lanes(site: Site, payload: Any) -> int:
     """How many lanes of a record have the effect."""
     active = site.active(payload)

@@ -154,27 +154,27 @@ class TextRun(Run):
     def bodies(params: Any) -> list[Any]:
         return _bodies(params)
 
-    def _call(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        return self._walk_in_place(eqn, operands, eqn.params)
+    def call(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        return self.walk_in_place(eqn, operands, eqn.params)
 
     def walk(self, jaxpr: Any, args: Sequence[Any], own: Sequence[Any] = ()) -> list[Any]:
         if len(args) != len(jaxpr.invars):
-            raise _misfit(self._around[-1], f"`{jaxpr.name}` takes {len(jaxpr.invars)} values, and not {len(args)}")
+            raise _misfit(self.around[-1], f"`{jaxpr.name}` takes {len(jaxpr.invars)} values, and not {len(args)}")
         return super().walk(jaxpr, args, own)
 
-    def _apply(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    def apply(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         results = [len(branch.outvars) for branch in eqn.params.get("branches", ())] or [len(eqn.outvars)]
-        outs = super()._apply(eqn, operands) if len({*results}) == 1 else ()
+        outs = super().apply(eqn, operands) if len({*results}) == 1 else ()
         if len(outs) != len(eqn.outvars):
             raise _misfit(eqn, f"there are not {len(eqn.outvars)} results")
         return outs
 
-    def _loop(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    def loop(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         counts = [value for value in eqn.params.values() if isinstance(value, int)]
         missing = len(operands) - sum(counts) - len(eqn.outvars) * (eqn.opcode == "while")
         if min(counts) < 0 or missing < 0 or (missing and eqn.opcode == "while"):
             raise _misfit(eqn, "the loop has other numbers of constants and carried values")
-        return super()._loop(eqn, operands)
+        return super().loop(eqn, operands)
 
 
 def _misfit(eqn: Instruction, what: str) -> TextError:
