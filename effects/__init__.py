@@ -6,14 +6,12 @@ What fewer programs use is in `effects.asynchronous`, `effects.kernels`, `effect
 `effects.handlers` and `effects.testing`. Nearly all of it is found under `fx.` too.
 """
 
-import importlib as _importlib
 import pkgutil as _pkgutil
 import typing as _typing
 
 __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
 
-from effects import _jax
-from effects import _removed
+from effects import _jax, _lazy
 from effects import extensions as extensions
 from effects._api.callback import callback as callback
 from effects._api.check import check as check
@@ -107,12 +105,7 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
 else:  # type checkers would take it to have every name
 
     def __getattr__(name: str) -> _typing.Any:
-        if name not in _LATER:
-            raise _removed.missing_name(__name__, name)
-        module = _importlib.import_module(_LATER[name])
-        value = module if module.__name__ == f"{__name__}.{name}" else getattr(module, name)
-        globals()[name] = value
-        return value
+        return _lazy.find(__name__, _LATER, name)
 
 
 _HOMES = {
@@ -142,7 +135,7 @@ _HOMES = {
     "effects._version": ("__version__",),
     "effects.dispatch.calling.library_jits": ("filter_jit", "nnx_jit"),
 }
-_LATER = {name: module for module, names in _HOMES.items() for name in names}
+_LATER = _lazy.homes_of(_HOMES)
 """By name, the module that is imported when it is first asked for: few programs use it."""
 
 

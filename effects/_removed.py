@@ -32,14 +32,21 @@ def message(name: str) -> str | None:
 
 
 def missing_name(module: str, name: str) -> Exception:
-    """The error for a name that a module of ours does not have. Called by the `__getattr__` of the module.
-
-    `from effects import Name` replaces an AttributeError by an ImportError without its message, and passes an
-    ImportError on. So the error is of the class that the caller of `__getattr__` shows to the user.
-    """
+    """The error for a name that a module of ours does not have. Called by the `__getattr__` of the module."""
     if (text := message(f"fx.{name}")) is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    frame = sys._getframe(2)
+    return error_for_asker(text)
+
+
+def error_for_asker(text: str) -> Exception:
+    """The error for a missing name with this message, of the class that shows it to whoever asks for the name.
+
+    `from effects import Name` replaces an AttributeError by an ImportError without its message, and passes an
+    ImportError on.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame = frame.f_back
     is_from_import = frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
     return ImportError(text) if is_from_import else AttributeError(text)
 
