@@ -46,12 +46,12 @@ USES = {
 }
 
 
-def _loss(use, body):
+def _loss(use, body, check_vma=False):
     def of_device(x):
         x = x.reshape(-1)
         return (jnp.arange(1.0, 1 + x.size) * use(*body(jnp.sin(x)))).reshape(1, -1)
 
-    region = jax.shard_map(of_device, mesh=MESH, in_specs=P("i"), out_specs=P("i"), check_vma=False)
+    region = jax.shard_map(of_device, mesh=MESH, in_specs=P("i"), out_specs=P("i"), check_vma=check_vma)
     return lambda x: region(x).sum()
 
 
@@ -77,8 +77,9 @@ def _assert_same(ours, theirs):
 COLLECTIVES = ("ppermute", "psum", "all_to_all")
 
 
+@pytest.mark.parametrize("check_vma", [False, True])
 @pytest.mark.parametrize("operation", COLLECTIVES)
-def test_derivatives_forward(operation):
+def test_derivatives_forward(operation, check_vma):
     """Both results of a collective have a tangent, which is exchanged as they are."""
 
     def all_of(f):
@@ -89,7 +90,7 @@ def test_derivatives_forward(operation):
             jax.vmap(lambda x: jax.jvp(f, (x,), (x,)))(jnp.stack([x, x + 1, 2 * x])),
         )
 
-    _assert_same(*(all_of(_loss(USES["both"], body)) for body in OPERATIONS[operation]))
+    _assert_same(*(all_of(_loss(USES["both"], body, check_vma)) for body in OPERATIONS[operation]))
 
 
 def _in_scan(body):
