@@ -11,7 +11,7 @@ import typing as _typing
 
 __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
 
-from effects import _jax, _later, _removed
+from effects import _jax, _lazy
 from effects import extensions as extensions
 from effects._api.callback import callback as callback
 from effects._api.check import check as check
@@ -76,7 +76,6 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.extensions.export.export import export as export
     from effects.extensions.export.exported import Exported as Exported
     from effects.extensions.export.exported import deserialize as deserialize
-    from effects.extensions.inspecting.compare import Comparison as Comparison
     from effects.extensions.progress.api import Progress as Progress
     from effects.extensions.progress.api import progress as progress
     from effects.extensions.progress.loops import fori_loop_with_progress as fori_loop_with_progress
@@ -106,11 +105,7 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
 else:  # type checkers would take it to have every name
 
     def __getattr__(name: str) -> _typing.Any:
-        if name not in _LATER:
-            raise _removed.missing_name(__name__, name)
-        value = _later.load(_LATER[name], __name__, name)
-        globals()[name] = value
-        return value
+        return _lazy.find(__name__, _LATER, name)
 
 
 _HOMES = {
@@ -138,10 +133,9 @@ _HOMES = {
     "effects.extensions.watching.found": ("BadOperand", "NonFinite"),
     "effects.runs": ("runs",),
     "effects._version": ("__version__",),
-    "effects.extensions.inspecting.compare": ("Comparison",),
     "effects.dispatch.calling.library_jits": ("filter_jit", "nnx_jit"),
 }
-_LATER = {name: module for module, names in _HOMES.items() for name in names}
+_LATER = _lazy.homes_of(_HOMES)
 """By name, the module that is imported when it is first asked for: few programs use it."""
 
 

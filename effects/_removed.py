@@ -10,7 +10,6 @@ import functools
 import opcode
 import sys
 from collections.abc import Callable, Iterable
-from types import FrameType
 from typing import TypeVar
 
 REMOVED: dict[str, str] = {
@@ -22,6 +21,10 @@ REMOVED: dict[str, str] = {
         "Leave it out, and open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
     ),
     "fx.add_handler(after_error=)": "Record the run with `fx.record`, whose file has what was not carried out.",
+    "fx.Comparison": "Read `fx.jit(f).lower(x).compile().as_text()` of the function with its effects and of the one "
+    "without.",
+    "fx.inspect(compare=)": "Read `fx.jit(f).lower(x).compile().as_text()` of the function with its effects and of "
+    "the one without.",
 }
 """By what was removed, a sentence that says what to write instead."""
 
@@ -37,18 +40,21 @@ def message(name: str) -> str | None:
 
 
 def missing_name(module: str, name: str) -> Exception:
-    """The error for a name that a module of ours does not have. Called by the `__getattr__` of the module.
-
-    `from effects import Name` replaces an AttributeError by an ImportError without its message, and passes an
-    ImportError on. So the error is of the class that the caller of `__getattr__` shows to the user.
-    """
+    """The error for a name that a module of ours does not have. Called by the `__getattr__` of the module."""
     if (text := message(f"fx.{name}")) is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    return error_for(text, sys._getframe(2))
+    return error_for_asker(text)
 
 
-def error_for(text: str, frame: FrameType) -> Exception:
-    """The error for a name that `frame` has asked a module for, as an attribute or in an import."""
+def error_for_asker(text: str) -> Exception:
+    """The error for a missing name with this message, of the class that shows it to whoever asks for the name.
+
+    `from effects import Name` replaces an AttributeError by an ImportError without its message, and passes an
+    ImportError on.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame = frame.f_back
     is_from_import = frame.f_code.co_code[frame.f_lasti] == opcode.opmap["IMPORT_FROM"]
     return ImportError(text) if is_from_import else AttributeError(text)
 

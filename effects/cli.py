@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import effects as fx
-from effects import _later, _removed
+from effects import _lazy, _removed
 from effects._commands import COMMANDS
 
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in COMMANDS:
         subparser = subparsers.add_parser(command.name, help=command.help, description=command.help)
         if command.name == chosen:
-            with _later.required_by(f"effects {chosen}"):
+            with _lazy.required_by(f"effects {chosen}"):
                 module = importlib.import_module(command.module)
             module.add_arguments(subparser)
             subparser.set_defaults(run=module.run_command)

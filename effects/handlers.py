@@ -2,9 +2,9 @@
 
 import typing as _typing
 
-from effects import _later, _removed
+from effects import _lazy, _removed
 
-with _later.required_by("effects.handlers"):
+with _lazy.required_by("effects.handlers"):
     from effects.extensions.handlers.console import ConsoleHandler as ConsoleHandler
     from effects.extensions.handlers.csv import CsvHandler as CsvHandler
     from effects.extensions.handlers.jsonl import JsonLinesHandler as JsonLinesHandler

@@ -1,13 +1,28 @@
 """Calls of native code that keep their place in program order."""
 
-from effects import _later
+import typing as _typing
+
+from effects import _lazy
 from effects._errors import CustomCallError as CustomCallError
 
-with _later.required_by("effects.native"):
+if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.extensions.custom_calls.api import custom_call as custom_call
     from effects.extensions.custom_calls.targets import cmake_dir as cmake_dir
     from effects.extensions.custom_calls.targets import include_dir as include_dir
     from effects.extensions.custom_calls.targets import register_custom_call as register_custom_call
+else:  # type checkers would take it to have every name
+
+    def __getattr__(name: str) -> _typing.Any:
+        return _lazy.find(__name__, _LATER, name)
+
+
+_LATER = {
+    "cmake_dir": "effects.extensions.custom_calls.targets",
+    "custom_call": "effects.extensions.custom_calls.api",
+    "include_dir": "effects.extensions.custom_calls.targets",
+    "register_custom_call": "effects.extensions.custom_calls.targets",
+}
+"""By name, the module that is imported when it is first asked for."""
 
 __all__ = [
     "CustomCallError",

@@ -1,9 +1,9 @@
 """Run files: what `fx.record` has written, read and compared."""
 
-from effects import _later
+from effects import _lazy
 from effects._model.wire import Kind as Kind
 
-with _later.required_by("effects.runs"):
+with _lazy.required_by("effects.runs"):
     from effects.extensions.runs.diff import Difference as Difference
     from effects.extensions.runs.diff import Pair as Pair
     from effects.extensions.runs.diff import Parting as Parting

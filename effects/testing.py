@@ -3,21 +3,22 @@ visited in several orders."""
 
 import typing as _typing
 
-from effects import _later
+from effects import _lazy
 from effects.dispatch.testing import assert_order as assert_order
 
 if _typing.TYPE_CHECKING:  # what `_LATER` imports
+    from effects.extensions.kernels.grid_races import check_grid_races as check_grid_races
     from effects.extensions.runs.diff import assert_same_run as assert_same_run
-    from effects.kernels import check_grid_races as check_grid_races
-else:
+else:  # type checkers would take it to have every name
 
-    def __getattr__(name: str) -> _typing.Any:
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return _later.load(_LATER[name], __name__, name)
+    def __getattr__(name: str) -> _typing.Any:  # Pallas is imported with one of them
+        return _lazy.find(__name__, _LATER, name)
 
 
-_LATER = {"assert_same_run": "effects.extensions.runs.diff", "check_grid_races": "effects.kernels"}
-"""By name, the module that is imported when it is asked for: Pallas is with one of them."""
+_LATER = {
+    "assert_same_run": "effects.extensions.runs.diff",
+    "check_grid_races": "effects.extensions.kernels.grid_races",
+}
+"""By name, the module that is imported when it is first asked for."""
 
 __all__ = ["assert_order", "assert_same_run", "check_grid_races"]

@@ -114,8 +114,13 @@ _CALLS = {
 }
 """Primitives that call their one jaxpr once."""
 
-SINGLE = {effect_p}
+_single = {effect_p}
 """Primitives that count once, if they do."""
+
+
+def declare_single(*primitives: _jax.Primitive) -> None:
+    """Makes primitives known whose equations count one effect, if they count."""
+    _single.update(primitives)
 
 
 def static_effect_counts(jaxpr: Any) -> Mapping[str, int] | None:
@@ -132,7 +137,7 @@ def _static_effect_counts(jaxpr: Any) -> Mapping[str, int] | None:
         keys = {key for effect in effects_of(eqn.effects) if is_numbered(key := token_key(effect))}
         if not keys or ends_program(eqn):
             continue
-        if eqn.primitive in SINGLE:
+        if eqn.primitive in _single:
             total.update(keys)
             continue
         inner = [static_effect_counts(each) for each in _jax.jaxprs_in(eqn.params)]

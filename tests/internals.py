@@ -43,8 +43,6 @@ from effects.extensions.handlers import columns, files
 from effects.extensions.handlers import jsonl as jsonl
 from effects.extensions.handlers import list as list_handler
 from effects.extensions.handlers.metrics import values_of as values_of
-from effects.extensions.inspecting.without_records import with_silent_records as with_silent_records
-from effects.extensions.inspecting.without_records import without_records as without_records
 from effects.extensions.jax_callbacks import taking_over
 from effects.extensions.progress.bars import Bar as Bar
 from effects.extensions.progress.bars import Bars as Bars

@@ -7,7 +7,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 
@@ -133,6 +133,24 @@ class JitFunction(Dispatcher[P, R]):
         devices a kind that is met late may make those before it take it anew. If the first call of a function turns
         out to have no effects, that kind counts twice."""
         return self._threaded._cache_size() + self._plain._cache_size()
+
+
+class JitCall(NamedTuple):
+    """The call of `fx.jit` that made a function.
+
+    Attributes:
+        fun: The user's function.
+        options: The options.
+        name: What messages call it.
+    """
+
+    fun: Callable[..., Any]
+    options: dict[str, Any]
+    name: str
+
+    @classmethod
+    def of(cls, function: JitFunction[..., Any]) -> JitCall:
+        return cls(function._fun, function._options, function._name)
 
 
 _OURS = frozenset(

@@ -19,7 +19,7 @@ class FunctionBeside(Protocol):
 
 
 class Beside:
-    """All of them. There are none until an extension starts some, which then takes this one's place in the drain."""
+    """All of them. There are none until an extension gives the drain others."""
 
     def unended(self) -> Sequence[FunctionBeside]:
         """Those that have not returned."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from time import monotonic
 from types import CodeType
 from typing import Any
@@ -75,7 +75,7 @@ class Drain:
         self._sites = sites
         self._failure_poll = failure_poll
         streams.is_named = lambda thread: failures.names(thread) or self.has_functions_of(thread)
-        self.beside: Beside = Beside()
+        self.beside: Beside = Beside()  # as `run_beside` says
         self.runs: Runs = {}
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, float]] = {}
@@ -86,7 +86,7 @@ class Drain:
         )
         self._direct = native.DirectCalls(host, _PATIENCE)
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
-        self.asks_person: bool = False  # whether a function has a person answer, so that nothing moves meanwhile
+        self.asks_person: bool = False  # as `asking_person` says
         self._notes_functions = False
         self.discarded_at_exit: LeftOut | None = None  # once the end of the process leaves effects out: which
         self._batches = 0  # the leader's
@@ -100,6 +100,19 @@ class Drain:
     def note_functions(self, on: bool) -> None:
         """Notes in the run file that is open when functions begin and end, or stops that."""
         self._notes_functions = on
+
+    def run_beside(self, functions: Beside) -> None:
+        """From now on these are the functions that run beside their programs."""
+        self.beside = functions
+
+    @contextlib.contextmanager
+    def asking_person(self) -> Iterator[None]:
+        """A function waits for a person meanwhile: nothing need move, and the supervisor reports no stall."""
+        self.asks_person = True
+        try:
+            yield
+        finally:
+            self.asks_person = False
 
     def is_suspended(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way."""

@@ -445,6 +445,15 @@ class Failures:
         native.raise_attention()  # the next call looks
         return self.programs[key]
 
+    def abandon(self, thread: int) -> None:
+        """Leaves out what is still to come of the stream of a function whose program has failed."""
+        self.abandoned.add(thread)
+        native.raise_attention()
+
+    def forget_abandoned(self, thread: int) -> None:
+        """Nothing more comes of such a stream."""
+        self.abandoned.discard(thread)
+
     def names(self, thread: int) -> bool:
         """Whether anything is kept of the programs that this thread called."""
         return thread in self.abandoned or any(key[0] == thread for key in [*self.programs])

@@ -51,6 +51,11 @@ PLATFORMS = {
 """By name. Records of a platform without a row are published by callbacks."""
 
 
+def publish_natively(platform: str, is_usable: Callable[[], bool]) -> None:
+    """Declares that handlers of the native module publish the records of a platform; `is_usable` as for `Platform`."""
+    PLATFORMS[platform] = PLATFORMS[platform]._replace(records="native", is_usable=is_usable)
+
+
 def platforms_on_host() -> tuple[str, ...]:
     """The platforms whose handlers read and write values where they lie."""
     return tuple(row.name for row in PLATFORMS.values() if row.records == "native" and row.tokens_on_host)

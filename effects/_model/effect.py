@@ -289,6 +289,11 @@ ON_DEVICE: set[str] = set()
 """Order domains of which nothing is restored on the host, which hears nothing of them: their order is the device's."""
 
 
+def leave_order_to_device(effect: Effect) -> None:
+    """Declares that nothing of an effect's order domain is restored on the host."""
+    ON_DEVICE.add(effect.domain)
+
+
 def token_key(effect: Effect) -> str:
     """Under which key the token of this effect is."""
     return effect.domain if effect.ordered else UNORDERED

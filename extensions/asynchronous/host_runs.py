@@ -22,7 +22,7 @@ import numpy as np
 from effects import _errors as errors
 from effects._model.callback import HostCall, take_results
 from effects._model.function import HostFunction, register_callback
-from effects._model.record import Record
+from effects._model.record import Record, site_of
 from effects._model.where import Where
 from effects._model.wire import EPOCH, PLAIN_THREAD, STREAM, thread_of
 from effects.dispatch.runtime.background import MSG_NO_THREAD, Workers
@@ -87,7 +87,7 @@ class HostRuns(Beside):
         try:
             for record in records:
                 args, number = record.args
-                site = record._site
+                site = site_of(record)
                 lane = np.ravel_multi_index(record.lane, site.lanes) if record.lane else 0
                 key = _key(record, int(number), int(lane))
                 runs[key] = RunningHostCall(function, site.content.title, site.where, args, key.thread)
@@ -165,7 +165,7 @@ class HostRuns(Beside):
             stream.let_go()
             run.wait_for_end()
             runtime.drain.wait_for_nested(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
-        call = record._site.content
+        call = site_of(record).content
         assert isinstance(call, HostCall)
         try:
             if run.error is not None:
@@ -211,8 +211,7 @@ class HostRuns(Beside):
         for run in left:
             stream = run.wait_for_stream()
             if has_failed:  # what it does would have come later in the program
-                runtime.failures.abandoned.add(stream.thread)
-                native.raise_attention()
+                runtime.failures.abandon(stream.thread)
                 self._workers.run(lambda run=run: self._forget(run))
             stream.let_go()
         if not has_failed and (count := not_done + len(left)):
@@ -232,7 +231,7 @@ class HostRuns(Beside):
         run.wait_for_end()
         thread = run.wait_for_stream().thread
         runtime.drain.wait_for_nested(run.wait_for_stream(), None)
-        runtime.failures.abandoned.discard(thread)
+        runtime.failures.forget_abandoned(thread)
 
 
 def _key(record: Record, number: int, lane: int) -> _Key:
@@ -324,4 +323,4 @@ class RunningHostCall:
 host_runs: HostRuns = HostRuns()
 register_callback(DONE_FUNCTION)(host_runs.done)
 register_callback(UPDATE_FUNCTION)(host_runs.update)
-runtime.drain.beside = host_runs
+runtime.drain.run_beside(host_runs)

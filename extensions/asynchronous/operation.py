@@ -149,10 +149,6 @@ class Operation:
         """What `transposed` is started with, of the cotangents of all results."""
         return [*cotangents]
 
-    def of_results(self) -> Operation:
-        """The operation that is started with what this one comes to, and comes to that."""
-        return self
-
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Kept(Operation):
@@ -182,14 +178,12 @@ class Exchanged(Operation):
         size: How many devices there are along these.
         receivers: For each device the one that gets its values, or -1; None if each value has a part for each device,
             in its leading axis, and what is received has one from each.
-        is_received: Whether what it is started with has been received already, and is not sent again.
         has_replicas: Whether several devices would send as one, in a region over some of the axes of its mesh.
     """
 
     axes: tuple[str, ...] = ()
     size: int = 0
     receivers: tuple[int, ...] | None = None
-    is_received: bool = False
     has_replicas: bool = False
 
     kind: ClassVar[str] = "collective"
@@ -221,9 +215,6 @@ class Exchanged(Operation):
     def of_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
         # Of a result that is the same on all devices they have one cotangent between them, which is sent back once.
         return [_jax.as_of_first(x, axes) for x, axes in zip(cotangents, self._same_along, strict=True)]
-
-    def of_results(self) -> Exchanged:
-        return dataclasses.replace(self, is_received=True)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

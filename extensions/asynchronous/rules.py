@@ -18,7 +18,7 @@ import numpy as np
 
 from effects import _jax
 from effects._model.after import after
-from effects._model.effect import ON_DEVICE, token_key
+from effects._model.effect import leave_order_to_device, token_key
 from effects._model.operand import stored_dtype
 from effects._model.primitive import effect_p
 from effects._model.site import Site
@@ -30,7 +30,7 @@ from effects.extensions.asynchronous.tickets import check_tickets
 from effects.extensions.asynchronous.ties import ScheduleTies, with_local_operations
 from effects.lowering.effect import advances_token, bind_record, calls_handlers, emit_call, site_attributes
 from effects.lowering.masks import MaskContext, register_mask_rule
-from effects.lowering.regions import SINGLE
+from effects.lowering.regions import declare_single
 from effects.lowering.sites import register_site
 from effects.lowering.summary import declare_sites
 from effects.lowering.tokens import Passes, TokenContext, Tokens, register_passes, register_token_rule
@@ -181,8 +181,6 @@ def _start_token_rule(
 def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
     if isinstance(operation, HostStartOp):
         return _call(token, operands, [operation.ticket], operation, BEGIN_TARGET, operation.site)
-    if isinstance(operation, Exchanged) and operation.is_received:
-        return _keep_received(token, operands, operation)
     if isinstance(operation, Exchanged):
         peers = {
             Attribute.CALL: operation.key,
@@ -319,8 +317,8 @@ def _schedule(jaxpr: Any) -> Any:
     return jaxpr, ScheduleTies(jaxpr)
 
 
-ON_DEVICE.add(ASYNC.domain)
-SINGLE.add(async_done_p)  # the done of an asynchronous callback is the one that counts
+leave_order_to_device(ASYNC)
+declare_single(async_done_p)  # the done of an asynchronous callback is the one that counts
 declare_sites(
     *(async_start_p, async_update_p, async_done_p),
     find_sites=lambda eqn: (site,) if (site := eqn.params["operation"].site) else (),

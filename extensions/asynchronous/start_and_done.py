@@ -26,10 +26,10 @@ MSG_ASYNC_DERIVATIVE = (
     "`jax.lax.stop_gradient`."
 )
 
-MSG_ASYNC_SECOND_DERIVATIVE = (
-    "Two derivatives that go backward, one of the other, were asked of what the collective that is updated at {where} "
-    "has come to so far. What the first one adds up has been exchanged, and cannot be sent back. Let one of them go "
-    "forward, as `jax.hessian` does, or use the result of `fx.async_done` in place of the partial one."
+MSG_ASYNC_PARTIAL_DERIVATIVE = (
+    "The partial result of the collective that is updated at {where} was differentiated in reverse. The cotangents of "
+    "a collective are sent once, and come from the result of its done. Use the result of `fx.async_done`, or pass the "
+    "partial one to `jax.lax.stop_gradient`."
 )
 
 MSG_ASYNC_LANES = (
@@ -113,8 +113,6 @@ def _end_jvp(
 
 def _start_transpose(cotangents: Any, *operands: Any, operation: Operation) -> Sequence[Any]:
     (cotangent,) = cotangents
-    if isinstance(operation, Exchanged) and operation.is_received:
-        raise errors.NotDifferentiable(MSG_ASYNC_SECOND_DERIVATIVE.format(where=operation.where))
     undefined = [_jax.ad.is_undefined_primal(x) for x in operands]
     if type(cotangent) is _jax.ad.Zero:
         return [_jax.ad.Zero(x.aval) if linear else None for x, linear in zip(operands, undefined, strict=True)]
@@ -128,6 +126,8 @@ def _update_transpose(cotangents: Any, ticket: Any, *, operation: Operation, par
         if type(cotangent) is _jax.ad.Zero:
             return [_jax.ad.Zero(ticket.aval)]
         return async_update_p.bind(cotangent, operation=operation.transposed(), partial=False)
+    if isinstance(operation, Exchanged):
+        raise errors.NotDifferentiable(MSG_ASYNC_PARTIAL_DERIVATIVE.format(where=operation.where))
     sent = _done_transpose(others, ticket, operation=operation)
     if type(cotangent) is _jax.ad.Zero:
         return sent
@@ -135,7 +135,7 @@ def _update_transpose(cotangents: Any, ticket: Any, *, operation: Operation, par
     transposed = operation.transposed()
     here, later = (async_done_p.bind(back, operation=transposed) for back in (*sent, cotangent))
     added = [jax.lax.add(x, y) for x, y in zip(here, later, strict=True)]
-    return async_start_p.bind(*added, operation=transposed.of_results())
+    return async_start_p.bind(*added, operation=transposed)
 
 
 def _done_transpose(cotangents: Any, ticket: Any, *, operation: Operation) -> Sequence[Any]:

@@ -231,7 +231,7 @@ class Run:
         self.steps: list[Step] = []
         self.flights: list[Flight] = []
         self._known: set[Any] = set()  # jaxprs that take and give no futures
-        self._around: tuple[Any, ...] = ()  # the equations in whose jaxprs the run is
+        self.around: tuple[Any, ...] = ()  # the equations in whose jaxprs the run is
         self._path: Path = ()
         self._visits = itertools.count()
 
@@ -246,7 +246,7 @@ class Run:
         jaxpr = without_constants(jaxpr)
         apart = all(arg is None or isinstance(arg, Reference) for arg in args)
         if apart and jaxpr in self._known and not self.each_call:
-            self._note(self._around[-1], args)
+            self._note(self.around[-1], args)
             return [None] * len(jaxpr.outvars)
         known = dict(zip(jaxpr.invars, args, strict=True))
         owned, foreign = [*futures_in(own)], {id(arg) for arg in args}
@@ -256,7 +256,7 @@ class Run:
             return Reference(atom) if value is None and self.is_reference(atom) else value
 
         for eqn in jaxpr.eqns:
-            outs = self._apply(eqn, [read(atom) for atom in eqn.invars])
+            outs = self.apply(eqn, [read(atom) for atom in eqn.invars])
             known.update(zip(eqn.outvars, outs, strict=True))
             owned += (out for out in futures_in(outs) if id(out) not in foreign)
         outs = [read(atom) for atom in jaxpr.outvars]
@@ -268,12 +268,12 @@ class Run:
         return outs
 
     def _dropped(self, future: FutureValue) -> errors.FutureError:
-        for eqn in reversed(self._around):
+        for eqn in reversed(self.around):
             if eqn.primitive in (_jax.scan_p, _jax.while_p):
                 return future_error(MSG_DROPPED_IN_LOOP, future, loop=self.source_of(eqn))
         return future_error(MSG_NEVER_DONE, future)
 
-    def _apply(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+    def apply(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         primitive, has_operations = eqn.primitive, is_asynchronous(eqn)
         if primitive is async_start_p:
             return self._start(eqn, operands)
@@ -283,15 +283,15 @@ class Run:
         if not may_run or not (self.bodies(eqn.params) or find_holder(primitive) is not None):
             self._note(eqn, operands)
             return self._compute(eqn, operands)
-        around, position = self._around, len(self.steps)
-        self._around = (*around, eqn)
+        around, position = self.around, len(self.steps)
+        self.around = (*around, eqn)
         if primitive is _jax.cond_p:
             outs = self._branch(eqn, operands)
         elif primitive in (_jax.scan_p, _jax.while_p):
-            outs = self._loop(eqn, operands)
+            outs = self.loop(eqn, operands)
         else:
-            outs = self._call(eqn, operands)
-        self._around = around
+            outs = self.call(eqn, operands)
+        self.around = around
         if not has_operations:
             del self.steps[position:]
             self._note(eqn, operands)
@@ -314,7 +314,7 @@ class Run:
         if name in _HANDS_ON and len(operands) == len(eqn.outvars):
             return operands
         if futures:
-            at = self.source_of(eqn, *reversed(self._around))
+            at = self.source_of(eqn, *reversed(self.around))
             lanes = any(flight.operation.lanes for future in futures for flight in future.flights)
             if name == "broadcast_in_dim" or (name == "select_n" and lanes):
                 raise future_error(MSG_LANES, futures[0], at=at)
@@ -325,7 +325,7 @@ class Run:
     def _start(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         for future in futures_in(operands):
             raise future_error(MSG_NUMBER, future, primitive=eqn.primitive, at=self.source_of(eqn))
-        place = (*map(id, self._around), id(eqn))
+        place = (*map(id, self.around), id(eqn))
         flight = Flight(eqn.params["operation"], len(self.steps), place, self._region)
         self.flights.append(flight)
         self._note(eqn, operands, (flight,))
@@ -355,7 +355,7 @@ class Run:
     @property
     def _region(self) -> tuple[str, ...]:
         """The axes of the regions around."""
-        regions = (eqn.params["newly_manual_axes"] for eqn in self._around if eqn.primitive is _jax.shard_map_p)
+        regions = (eqn.params["newly_manual_axes"] for eqn in self.around if eqn.primitive is _jax.shard_map_p)
         return tuple(axis for axes in regions for axis in sorted(map(str, axes)))
 
     def _check_region(self, future: FutureValue, how: str, where: str) -> None:
@@ -366,11 +366,11 @@ class Run:
         there, here = (_shown_region(axes) for axes in (region, self._region))
         raise future_error(MSG_REGION, future, there=there, here=here, ended=how, at=where)
 
-    def _call(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+    def call(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         """What holds jaxprs and is no branch and no loop."""
-        return call_bodies(eqn, operands, functools.partial(self._walk_in_place, eqn), self.walk)
+        return call_bodies(eqn, operands, functools.partial(self.walk_in_place, eqn), self.walk)
 
-    def _walk_in_place(self, eqn: Any, operands: Sequence[Value], params: Any) -> Sequence[Value]:
+    def walk_in_place(self, eqn: Any, operands: Sequence[Value], params: Any) -> Sequence[Value]:
         bodies = self.bodies(params)
         if [len(body.invars) for body in bodies] == [len(operands)]:
             return self.walk(bodies[0], operands)
@@ -409,7 +409,7 @@ class Run:
             future.end = used[0] if used else None
         return outs
 
-    def _loop(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+    def loop(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         params, where = eqn.params, self.source_of(eqn)
         if eqn.primitive is _jax.scan_p:
             condition, body, asked = None, params["jaxpr"], 0

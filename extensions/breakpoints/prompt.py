@@ -133,9 +133,8 @@ def ask(frames: Sequence[Frame], title: str, call: str) -> bool:
         return True  # an expression at the prompt has called this program
     plugin: Any = sys.modules.get("effects_pytest")
     shown = plugin.without_capture() if plugin is not None else contextlib.nullcontext()
-    with _one_at_a_time, shown as was_captured:
-        asked, drain = _is_asking.set(True), runtime.drain
-        drain.asks_person = True
+    with _one_at_a_time, shown as was_captured, runtime.drain.asking_person():
+        asked = _is_asking.set(True)
         try:
             if (reader := _find_reader()) is not None:
                 print(end="\n" * bool(was_captured))  # behind pytest's dots
@@ -146,7 +145,6 @@ def ask(frames: Sequence[Frame], title: str, call: str) -> bool:
         except Exception as error:  # a notebook is executed without a person, or the terminal is gone
             why = str(error) or type(error).__name__
         finally:
-            drain.asks_person = False
             _is_asking.reset(asked)
     place = frames[0].file, frames[0].line
     warnings.warn_explicit(MSG_NOT_ASKED.format(call=call, why=why), RuntimeWarning, *place, registry=_warned)

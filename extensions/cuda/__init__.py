@@ -5,7 +5,7 @@ Where there is no usable driver, or without this folder, effects come from a GPU
 
 from effects import _jax
 from effects._model import wire
-from effects._model.device import PLATFORMS
+from effects._model.device import publish_natively
 from effects.lowering.native_module import native, register_handlers
 
 
@@ -15,6 +15,6 @@ def _has_driver() -> bool:
     return not why_none
 
 
-PLATFORMS["cuda"] = PLATFORMS["cuda"]._replace(records="native", is_usable=_has_driver)
+publish_natively("cuda", _has_driver)
 _jax.register_ffi_type(wire.SITE_STATE, *native.loaded_cuda_site_type(), platform="CUDA")
 register_handlers("CUDA", native.cuda_handlers())

@@ -18,8 +18,8 @@ from effects._model import wire as wire
 from effects._model.effect import token_keys
 from effects._model.operand import nodes_unknown_elsewhere
 from effects._model.site import Site
-from effects.dispatch.calling.jit import JitFunction, jit
-from effects.dispatch.calling.programs import RUNTIME_TOKEN, jit_with_all_tokens, trace
+from effects.dispatch.calling.jit import JitCall, JitFunction, jit
+from effects.dispatch.calling.programs import RUNTIME_TOKEN, jit_with_all_tokens
 from effects.extensions.export.exported import Exported, errors_count_users_arguments
 from effects.lowering.holders import others
 from effects.lowering.summary import summarize
@@ -97,18 +97,18 @@ def export(
 
     @_jax.for_users
     def do_export(*args: Any, **kwargs: Any) -> Exported:
+        call = JitCall.of(function)
         jaxpr = _trace(function, args, kwargs)
         summary = summarize(jaxpr)
         effects = summary.effects
         sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)
-        name = function._name
         for site in sites:
-            _check_site(name, site)
+            _check_site(call.name, site)
         if any(map(_jax.is_reference_type, jaxpr.in_avals)) or any(map(_jax.is_reference, jaxpr.consts)):
-            raise NotImplementedError(MSG_EXPORT_REFERENCE.format(program=name))
+            raise NotImplementedError(MSG_EXPORT_REFERENCE.format(program=call.name))
         keys = token_keys(effects)
         do_export = jax.export.export(
-            jit_with_all_tokens(function._fun, function._options, keys),
+            jit_with_all_tokens(call.fun, call.options, keys),
             platforms=platforms,
             disabled_checks=(*disabled_checks, *_CHECKS),
             **options,
@@ -123,8 +123,10 @@ def export(
 
 
 def _trace(function: JitFunction[..., Any], args: Any, kwargs: Any) -> Any:
-    _jax.check_symbolic_scopes(function._fun, args, kwargs)  # as JAX does first; later it would count the tokens, too
-    return others().take_over(_jax.closed_jaxpr(trace(function._without_tokens, args, kwargs).jaxpr))
+    _jax.check_symbolic_scopes(
+        JitCall.of(function).fun, args, kwargs
+    )  # as JAX does first; later it would count the tokens, too
+    return others().take_over(_jax.closed_jaxpr(function.trace(*args, **kwargs).jaxpr))
 
 
 def _check_site(name: str, site: Site) -> None:

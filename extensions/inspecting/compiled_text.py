@@ -1,27 +1,19 @@
-"""A compiled program as XLA writes it: its computations, their instructions, and the line of the user's of each."""
+"""A compiled program as XLA writes it: its computations, and their instructions."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
-
-from effects._model.where import Where
 
 _COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) \(.*\) -> .*\{")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([^\s=]+) = (.+)")
 _NAME = re.compile(r"%([^\s,(){}=]+)")
-_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
-_ROW = re.compile(r'(\d+) (?:"(.*)"|\{(.*)\})')
-_NUMBER = re.compile(r"(\w+)=(\d+)")
-_ARRAY = re.compile(r"([a-z]+)(\d*)[a-z0-9]*\[([\d,]*)\]")
 
 _RUN_BY: dict[str, tuple[str, ...]] = {
     "while": ("condition", "body"),
     "conditional": ("branch_computations", "true_computation", "false_computation"),
     "call": ("to_apply",),
-    "async-start": ("calls",),
 }
 """By opcode: the attributes that name the computations which an instruction runs step by step."""
 
@@ -79,58 +71,14 @@ class CompiledText:
     def __init__(self, text: str) -> None:
         self.computations: dict[str, list[Instruction]] = {}
         self.entry: str = ""
-        self._tables: dict[str, dict[int, str | dict[str, int]]] = {name: {} for name in _TABLES}
-        name = table = ""
+        name = ""
         for line in text.splitlines():
             if header := _COMPUTATION.fullmatch(line):
-                name, table = header.group(2), ""
+                name = header.group(2)
                 self.computations[name] = []
                 self.entry = name if header.group(1) else self.entry
             elif name and (found := _INSTRUCTION.fullmatch(line)):
                 self.computations[name].append(_instruction(found.group(2), found.group(3), bool(found.group(1))))
-            elif line in _TABLES:
-                table = line
-            elif table and (row := _ROW.fullmatch(line)):
-                numbers = {key: int(number) for key, number in _NUMBER.findall(row.group(3) or "")}
-                self._tables[table][int(row.group(1))] = numbers if row.group(2) is None else row.group(2)
-
-    def steps(self) -> Iterator[Instruction]:
-        """The instructions that the program runs one by one: what is fused is one step, and a loop's body is here
-        once."""
-        for computation in self.running():
-            yield from computation
-
-    def running(self) -> Iterator[list[Instruction]]:
-        """The computations of these instructions."""
-        names, seen = [self.entry] if self.entry else [], {self.entry}
-        while names:
-            computation = self.computations[names.pop()]
-            yield computation
-            for instruction in computation:
-                for name in instruction.run:
-                    if name not in seen:
-                        seen.add(name)
-                        names.append(name)
-
-    def fused(self, instruction: Instruction) -> Iterator[Instruction]:
-        """The instructions that are computed in one step: itself, or those of a fusion."""
-        if instruction.opcode != "fusion":
-            yield instruction
-            return
-        for name in instruction.computations("calls"):
-            for inner in self.computations[name]:
-                yield from self.fused(inner)
-
-    def where(self, instruction: Instruction) -> Where | None:
-        """The line of the user's that an instruction is of, if XLA knows it."""
-        files, functions, locations, frames = (self._tables[name] for name in _TABLES)
-        found = re.search(r"\bstack_frame_id=(\d+)", instruction.rest)
-        frame = frames.get(int(found.group(1))) if found else None
-        location = locations.get(frame["file_location_id"]) if isinstance(frame, dict) else None
-        if not isinstance(location, dict):
-            return None
-        file, function = files[location["file_name_id"]], functions[location["function_name_id"]]
-        return Where(str(file), location["line"], str(function))
 
     def is_copy(self, instruction: Instruction) -> bool:
         if instruction.opcode in ("copy", "copy-start"):
@@ -146,18 +94,6 @@ def copy_of(instruction: Instruction, instructions: dict[str, Instruction]) -> C
     """What an instruction copies that is among these, which have their names."""
     buffer = instruction.operands[0]
     return Copy(instruction.name, instruction.shape, buffer, _origin(buffer, instructions))
-
-
-def size_of(shape: str) -> int:
-    """How many bytes a value of this type has, its parts together."""
-    return sum(_size(*found) for found in _ARRAY.findall(shape))
-
-
-def _size(kind: str, bits: str, sizes: str) -> int:
-    count = 1
-    for size in filter(None, sizes.split(",")):
-        count *= int(size)
-    return (count * (8 if kind == "pred" else int(bits or 0)) + 7) // 8  # a token has no bits
 
 
 def _instruction(name: str, text: str, is_root: bool) -> Instruction:

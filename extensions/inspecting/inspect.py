@@ -1,19 +1,18 @@
-"""`fx.inspect`: asynchronous operations, with what stands between start and done, and what is copied there. What
-effects change, `compare.py` finds."""
+"""`fx.inspect`: asynchronous operations, with what stands between start and done, and what is copied there."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, NamedTuple
 
+from effects import _removed
 from effects._model.where import Where
 from effects._model.wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TARGET
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.extensions.asynchronous.operation import HostStartOp, Kept
 from effects.extensions.asynchronous.primitives import async_start_p
 from effects.extensions.asynchronous.tickets import Flight, Path, Place, Run, Step, exclude
-from effects.extensions.inspecting.compare import Comparison, comparing
 from effects.extensions.inspecting.compiled_text import CompiledText, Copy, Instruction, copy_of
 from effects.extensions.inspecting.text import Block, Reader, TextRun, translated, written
 
@@ -149,35 +148,18 @@ def _join(values: Sequence[Any]) -> Any:
     return _tickets(values)
 
 
-@overload
-def inspect(fn: Callable[..., Any], *, compare: Literal[False] = False) -> Callable[..., Inspection]: ...
-@overload
-def inspect(fn: Callable[..., Any], *, compare: Literal[True]) -> Callable[..., Comparison]: ...
-def inspect(fn: Callable[..., Any], *, compare: bool = False) -> Callable[..., Inspection] | Callable[..., Comparison]:
-    """Shows the asynchronous operations of a function, without running it, or what its effects change.
+@_removed.without_arguments("fx.inspect", "compare")
+def inspect(fn: Callable[..., Any]) -> Callable[..., Inspection]:
+    """Shows the asynchronous operations of a function, without running it.
 
     For each operation: its start, updates and dones, what stands between them in the program, and every copy that
     XLA makes there in the compiled program.
 
-    With `compare=True` it compiles the function with its effects, and without those that return nothing (prints, logs,
-    checks, bars, callbacks without results). It shows which fusions are split by the effects, what is computed or
-    copied for them, and how much memory they need. Then it runs both programs and compares their results bit by bit.
-    Nothing becomes of the effects in these runs. What returns something stays in both programs, since their values
-    need it: callbacks with results, `fx.error_if`, custom calls and asynchronous operations happen in each.
-
     Args:
         fn: The function, of `fx.jit` or as it would be given to `fx.jit`.
-        compare: Whether to compare the function with the same one without its effects.
 
     Returns:
-        A function of the same arguments that returns an `fx.Inspection`, or with `compare=True` an `fx.Comparison`. Its
-        `str` is the report.
-
-    Raises:
-        TypeError: with `compare=True`, if a library has compiled the function.
-        ValueError: when the returned function is called, with `compare=True`, where the function cannot be run twice:
-            in a function that is traced, with arguments that have no values, with references from outside, and on
-            arrays of several processes.
+        A function of the same arguments that returns an `fx.Inspection`, whose `str` is the report.
 
     Example:
         >>> import effects as fx, jax.numpy as jnp
@@ -190,17 +172,8 @@ def inspect(fn: Callable[..., Any], *, compare: bool = False) -> Callable[..., I
         ('sin', 'async_start', ())
         >>> operation.between[0].startswith("mul ")
         True
-        >>> def g(x):
-        ...     y = jnp.sin(x)
-        ...     fx.print("y = {}", y)
-        ...     return jnp.cos(y)
-        >>> comparison = fx.inspect(g, compare=True)(1.0)
-        >>> comparison.with_effects.calls, comparison.without_effects.calls, comparison.differences
-        (1, 0, ())
     """
     function = fn if isinstance(fn, JitFunction) else jit(fn)
-    if compare:
-        return comparing(function)
 
     def inspected(*args: Any, **kwargs: Any) -> Inspection:
         traced = function.trace(*args, **kwargs)

@@ -155,27 +155,27 @@ class TextRun(Run):
     def bodies(params: Any) -> list[Any]:
         return _bodies(params)
 
-    def _call(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        return self._walk_in_place(eqn, operands, eqn.params)
+    def call(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        return self.walk_in_place(eqn, operands, eqn.params)
 
     def walk(self, jaxpr: Any, args: Sequence[Any], own: Sequence[Any] = ()) -> list[Any]:
         if len(args) != len(jaxpr.invars):
-            raise _misfit(self._around[-1], f"`{jaxpr.name}` takes {len(jaxpr.invars)} values, and not {len(args)}")
+            raise _misfit(self.around[-1], f"`{jaxpr.name}` takes {len(jaxpr.invars)} values, and not {len(args)}")
         return super().walk(jaxpr, args, own)
 
-    def _apply(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    def apply(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         results = [len(branch.outvars) for branch in eqn.params.get("branches", ())] or [len(eqn.outvars)]
-        outs = super()._apply(eqn, operands) if len({*results}) == 1 else ()
+        outs = super().apply(eqn, operands) if len({*results}) == 1 else ()
         if len(outs) != len(eqn.outvars):
             raise _misfit(eqn, f"there are not {len(eqn.outvars)} results")
         return outs
 
-    def _loop(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+    def loop(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         counts = [value for value in eqn.params.values() if isinstance(value, int)]
         missing = len(operands) - sum(counts) - len(eqn.outvars) * (eqn.opcode == "while")
         if min(counts) < 0 or missing < 0 or (missing and eqn.opcode == "while"):
             raise _misfit(eqn, "the loop has other numbers of constants and carried values")
-        return super()._loop(eqn, operands)
+        return super().loop(eqn, operands)
 
 
 def _misfit(eqn: Instruction, what: str) -> TextError:
@@ -198,7 +198,7 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "conditional": {"branches": (Block,)},
     "scan": {"jaxpr": Block, "num_consts": int, "num_carry": int},
     "while": {"cond_jaxpr": Block, "body_jaxpr": Block, "cond_nconsts": int, "body_nconsts": int},
-    "start": {"name": str, "where": (object,), "host_function": object, "is_received": bool, **_OF_EACH},
+    "start": {"name": str, "where": (object,), "host_function": object, **_OF_EACH},
     "update": {"partial": bool, **_OF_EACH},
     "done": _OF_EACH,
 }
@@ -214,7 +214,7 @@ _RESULTS: dict[str, Any] = {"results": (str,)}
 _MODULE: dict[str, Any] = {"copies": ((str,),), "between": (object,)}
 
 _DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(("into_reference", "has_replicas", "of_derivative", "is_received", "partial"), False),
+    **dict.fromkeys(("into_reference", "has_replicas", "of_derivative", "partial"), False),
     **dict.fromkeys(("params", "lanes", "same_along", "placements", "newly_manual_axes"), ()),
     **{"schedule": True, "receivers": None, "host_function": None, "user_types": None},
 }
@@ -275,7 +275,7 @@ def _taken(part: str, operands: Sequence[Value]) -> tuple[str, ...] | None:
 def _own(part: str, operation: Operation, partial: bool | None) -> dict[str, Any]:
     """The attributes of a start, an update or a done itself."""
     function = operation.site.content.function.key if isinstance(operation, HostStartOp) else None
-    found = {"partial": partial, "host_function": function, "is_received": False, **vars(operation)}
+    found = {"partial": partial, "host_function": function, **vars(operation)}
     found["user_types"] = None if operation.of_derivative or partial is False else _user_types(operation)
     return {name: found[name] for name in _ATTRIBUTES[part]}
 

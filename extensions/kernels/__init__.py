@@ -13,6 +13,12 @@ config.listen(lambda settings: _jax.set_kernel_options(checks_bounds=settings.bo
 def _load_rules() -> None:
     from effects.extensions.kernels import rules as rules
 
+    _jax.when_imported("effects.extensions.asynchronous.rules", _load_operations)
+
+
+def _load_operations() -> None:
+    from effects.extensions.kernels import operations as operations
+
 
 @patches.once_imported(patches.MESH_KERNELS)
 def _load_rules_of_meshes() -> None:

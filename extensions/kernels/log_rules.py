@@ -24,7 +24,6 @@ from effects._model.operand import Operand, flat_arguments
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
-from effects.extensions.asynchronous.operation import Operation
 from effects.extensions.kernels.grid import LANES
 from effects.extensions.kernels.log import COUNTS, KernelLog, grown, need_of, order_of
 from effects.extensions.kernels.log_writer import LogWriter
@@ -180,11 +179,28 @@ def _effect_sites(jaxpr: Any) -> Iterator[Site]:
     return (eqn.params["site"] for eqn in _jax.eqns_in(jaxpr) if eqn.primitive is effect_p)
 
 
+Named = Callable[[Any], tuple[str, Any]]
+"""`named(eqn)`: what messages call an operation, and the user's line."""
+
+_refused: dict[_jax.Primitive, Named] = {}
+
+
+def refuse_in_logged_kernels(*primitives: _jax.Primitive) -> Callable[[Named], Named]:
+    """Registers primitives that start something for which a kernel with a log would have to wait."""
+
+    def register(named: Named) -> Named:
+        _refused.update(dict.fromkeys(primitives, named))
+        return named
+
+    return register
+
+
 def _refuse_operations(jaxpr: Any) -> None:
     """Raises if a kernel starts something that its done would wait for."""
     for eqn in _jax.eqns_in(jaxpr):
-        if isinstance(operation := eqn.params.get("operation"), Operation):
-            raise NotImplementedError(MSG_OPERATION.format(name=operation.name, where=operation.where))
+        if (named := _refused.get(eqn.primitive)) is not None:
+            name, where = named(eqn)
+            raise NotImplementedError(MSG_OPERATION.format(name=name, where=where))
 
 
 def _refuse_results(sites: Sequence[Site], message: str) -> None:

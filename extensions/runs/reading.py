@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from effects._later import required_by
+from effects._lazy import required_by
 from effects._model.content import Composite
 from effects._model.effect import effect_names
 from effects._model.record import Part, Record, Records, records_of

@@ -5,19 +5,17 @@ from __future__ import annotations
 import ast
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 
 import effects as fx
-from tests.helpers import ROOT, run_each_after_jax, run_python
+from tests.helpers import run_each_after_jax, run_python
 
 LEFT_OUT = [
     *("jax._src.pallas.core", "jax._src.checkify", "jax.extend", "rich", "csv", "importlib.metadata"),
     *("effects._jax.pallas", "effects.extensions.kernels.rules", "effects.extensions.kernels.mesh_rules"),
-    *(
-        "effects.extensions.inspecting.inspect",
-        "effects.extensions.inspecting.compare",
-    ),
+    "effects.extensions.inspecting.inspect",
     *(
         "effects.extensions.asynchronous.operation",
         "effects.extensions.asynchronous.start_and_done",
@@ -52,13 +50,17 @@ def test_a_program_needs_no_more():
     assert not {name for name in LEFT_OUT if name != "importlib.metadata"} & set(modules_after(program))
 
 
-def test_names_that_come_later_are_those_that_type_checkers_see():
+@pytest.mark.parametrize(
+    "face", [fx, fx.asynchronous, fx.kernels, fx.native, fx.testing], ids=lambda face: face.__name__
+)
+def test_names_that_come_later_are_those_that_type_checkers_see(face):
     """A name is imported from the module from which type checkers import it."""
-    tree = ast.parse((ROOT / "effects" / "__init__.py").read_text())
+    tree = ast.parse(Path(face.__file__).read_text())
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
     told = {alias.asname: f"{node.module}.{alias.name}" for node in block.body for alias in node.names}
-    found = {name: module if module == f"effects.{name}" else f"{module}.{name}" for name, module in fx._LATER.items()}
-    assert told == found
+    later = face._LATER.items()
+    assert told == {name: home if home == f"effects.{name}" else f"{home}.{name}" for name, home in later}
+    assert face is fx or face._LATER.keys() <= {*face.__all__}
 
 
 def test_names_that_come_later():

@@ -105,10 +105,6 @@ def _jaxs_own_given_back():
     return f
 
 
-def _compared():
-    fx.inspect(lambda x: (_show(x), x)[1], compare=True)(X)
-
-
 def _kernel(x_ref, o_ref):
     lax.fori_loop(0, 2, lambda i, _: fx.print("{} {}", i, x_ref[i]), None)
     o_ref[...] = x_ref[...]
@@ -207,8 +203,6 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "lowering.holders._rewritten": _in_vmap,
     "lowering.summary._summarize": _asynchronous,
     "lowering.tokens.threaded_jaxpr": _in_branches_of_a_region,
-    "extensions.inspecting.without_records._with_silent_records": _compared,
-    "extensions.inspecting.without_records._without_records": _compared,
     "extensions.watching.asked.has_any": _watched_and_searched,
     "extensions.watching.call._linearized": _watched,
     "extensions.watching.each._body": _watched_with_a_callback,

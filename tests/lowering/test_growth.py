@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 
 import effects as fx
 from tests.dispatch.devices.meshes import by_device
-from tests.internals import _jax, with_silent_records, without_records
+from tests.internals import _jax
 
 OURS = str(Path(fx.__file__).parent)
 X = jnp.ones(4)
@@ -81,11 +81,6 @@ def _sum(f):
     return lambda x: f(x.sum())
 
 
-def _without(change):
-    """A program that is lowered when its records have been changed."""
-    return lambda f: lambda x: _jax.evaluate(change(jax.make_jaxpr(f)(x.sum())), [x.sum()])
-
-
 def _start(x):
     return fx.async_done(fx.async_callback(lambda x: x, SHAPE, x))
 
@@ -122,8 +117,6 @@ PROGRAMS = {
     "JAX's own": (_print_of_jax, _sum),
     "JAX's own as JAX has them": (_print_of_jax, _sum, fx.config.override(jax_effects="jax")),
     "JAX's own given back": (_print_of_jax, _region, fx.config.override(native=False)),
-    "without records": (_print, _without(without_records)),
-    "with silent records": (_print, _without(with_silent_records)),
 }
 
 

@@ -1,0 +1,32 @@
+"""Without the folder of `fx.inspect` nothing but its names is gone."""
+
+from __future__ import annotations
+
+from tests.helpers import run_python
+from tests.taken_out import ASKS_FOR_NAMES, copy_without, of_extensions
+
+OPERATION = """
+import jax.numpy as jnp
+import jax.experimental.pallas
+import effects as fx
+from effects.asynchronous import FutureError, async_done, async_start
+
+print(fx.jit(lambda x: async_done(async_start(jnp.negative, x)))(1))
+"""
+
+
+def test_names(tmp_path):
+    """Every other name is there, and its own say which extension is not installed."""
+    copy_without(tmp_path, "inspecting")
+    done = run_python(ASKS_FOR_NAMES, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    own = ["InspectedOperation", "Inspection", "TextError", "inspect", "parse"]
+    assert done.stdout.split() == [f"{name}:inspecting" for name in own]
+    assert {*own} == of_extensions("inspecting")
+
+
+def test_asynchronous_operations(tmp_path):
+    """What `fx.inspect` shows works without it."""
+    copy_without(tmp_path, "inspecting")
+    done = run_python(OPERATION, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert (done.returncode, done.stdout) == (0, "-1\n"), done.stderr
