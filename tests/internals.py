@@ -12,6 +12,7 @@ from effects._model.effect import effect_p as effect_p
 from effects._model.line import Line as Line
 from effects._model.line import fill as fill
 from effects._model.record import Records as Records
+from effects._model.record import as_numpys as as_numpys
 from effects._model.site import Operand as Operand
 from effects._model.site import Site as Site
 from effects._model.site import Static as Static
@@ -39,10 +40,8 @@ from effects.dispatch.runtime.streams import Numbers as Numbers
 from effects.dispatch.runtime.streams import StreamHost as StreamHost
 from effects.dispatch.runtime.streams import Streams as Streams
 from effects.extensions.custom_calls.api import Attributes as Attributes
-from effects.extensions.handlers import columns, files
 from effects.extensions.handlers import jsonl as jsonl
 from effects.extensions.handlers import list as list_handler
-from effects.extensions.handlers.metrics import values_of as values_of
 from effects.extensions.inspecting.without_records import with_silent_records as with_silent_records
 from effects.extensions.inspecting.without_records import without_records as without_records
 from effects.extensions.jax_callbacks import taking_over
@@ -56,4 +55,4 @@ from effects.lowering.sites import known_sites as known_sites
 from effects.lowering.tokens import find_rule as find_rule
 
 _cli, handler_of_lists, wire = cli, list_handler, _wire
-jax_callbacks, _columns, _pieces = taking_over, columns, files
+jax_callbacks = taking_over
