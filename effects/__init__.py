@@ -90,12 +90,6 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.handlers import CsvHandler as CsvHandler
     from effects.handlers import JsonLinesHandler as JsonLinesHandler
     from effects.handlers import ListHandler as ListHandler
-    from effects.handlers import LoguruHandler as LoguruHandler
-    from effects.handlers import NpzHandler as NpzHandler
-    from effects.handlers import ParquetHandler as ParquetHandler
-    from effects.handlers import StructlogHandler as StructlogHandler
-    from effects.handlers import TensorBoardHandler as TensorBoardHandler
-    from effects.handlers import WandbHandler as WandbHandler
     from effects.kernels import pallas_call as pallas_call
     from effects.native import cmake_dir as cmake_dir
     from effects.native import custom_call as custom_call
@@ -115,10 +109,7 @@ _HOMES = {
         *("psum_scatter_start", "psum_start"),
     ),
     "effects.extend": ("extend",),
-    "effects.handlers": (
-        *("handlers", "ConsoleHandler", "CsvHandler", "JsonLinesHandler", "ListHandler", "LoguruHandler", "NpzHandler"),
-        *("ParquetHandler", "StructlogHandler", "TensorBoardHandler", "WandbHandler"),
-    ),
+    "effects.handlers": ("handlers", "ConsoleHandler", "CsvHandler", "JsonLinesHandler", "ListHandler"),
     "effects.kernels": ("kernels", "pallas_call"),
     "effects.native": ("native", "cmake_dir", "custom_call", "include_dir", "register_custom_call"),
     "effects.testing": ("testing", "assert_order"),

@@ -23,8 +23,7 @@ from effects._model.device import PLATFORMS
 
 _PACKAGES = (
     *("jax", "jaxlib", "numpy", "rich", "jax-cuda12-plugin", "jax-cuda13-plugin", "jax-rocm7-plugin", "libtpu"),
-    *("flax", "equinox", "optax", "diffrax", "blackjax", "tqdm", "ipykernel", "ipywidgets", "pytest"),
-    *("loguru", "pyarrow", "structlog", "tensorboardX", "wandb"),
+    *("flax", "equinox", "optax", "diffrax", "blackjax", "tqdm", "ipykernel", "pytest"),
 )
 
 

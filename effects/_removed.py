@@ -25,6 +25,28 @@ REMOVED: dict[str, str] = {
     "without.",
     "fx.inspect(compare=)": "Read `fx.jit(f).lower(x).compile().as_text()` of the function with its effects and of "
     "the one without.",
+    "fx.LoguruHandler": (
+        "Give `fx.add_handler` a function that calls `logger.bind(**fields).log(...)`: docs/how-to/services.md, Loguru."
+    ),
+    "fx.NpzHandler": (
+        "Use `np.savez(path, **handler.columns(event))` with an `fx.ListHandler`, or the columns of a run file: "
+        "docs/how-to/services.md, NumPy's archives."
+    ),
+    "fx.ParquetHandler": (
+        "Record a run with `fx.record(path)`, and give `fx.runs.read(path).table(line)` to "
+        "`pyarrow.parquet.write_table`: docs/how-to/services.md, Parquet."
+    ),
+    "fx.StructlogHandler": (
+        "Give `fx.add_handler` a function that calls `log.log(record.level, record.event, **fields)`: "
+        "docs/how-to/services.md, structlog."
+    ),
+    "fx.TensorBoardHandler": (
+        "Give `fx.add_handler` a function that calls `writer.add_scalar(...)` for each field: "
+        "docs/how-to/services.md, TensorBoard."
+    ),
+    "fx.WandbHandler": (
+        "Give `fx.add_handler` a function that calls `run.log(fields)`: docs/how-to/services.md, Weights & Biases."
+    ),
 }
 """By what was removed, a sentence that says what to write instead."""
 

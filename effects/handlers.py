@@ -9,12 +9,6 @@ with _lazy.required_by("effects.handlers"):
     from effects.extensions.handlers.csv import CsvHandler as CsvHandler
     from effects.extensions.handlers.jsonl import JsonLinesHandler as JsonLinesHandler
     from effects.extensions.handlers.list import ListHandler as ListHandler
-    from effects.extensions.handlers.loggers import LoguruHandler as LoguruHandler
-    from effects.extensions.handlers.loggers import StructlogHandler as StructlogHandler
-    from effects.extensions.handlers.metrics import TensorBoardHandler as TensorBoardHandler
-    from effects.extensions.handlers.metrics import WandbHandler as WandbHandler
-    from effects.extensions.handlers.npz import NpzHandler as NpzHandler
-    from effects.extensions.handlers.parquet import ParquetHandler as ParquetHandler
 
 if not _typing.TYPE_CHECKING:  # type checkers would take it to have every name
 

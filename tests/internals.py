@@ -19,6 +19,7 @@ from effects._model.plan import Plan as Plan
 from effects._model.plan import Style as Style
 from effects._model.primitive import effect_p as effect_p
 from effects._model.record import Records as Records
+from effects._model.record import as_numpys as as_numpys
 from effects._model.site import Site as Site
 from effects._model.site import site_from as site_from
 from effects._model.text import NativeRows as NativeRows
@@ -39,10 +40,8 @@ from effects.dispatch.runtime.streams import Numbers as Numbers
 from effects.dispatch.runtime.streams import StreamHost as StreamHost
 from effects.dispatch.runtime.streams import Streams as Streams
 from effects.extensions.custom_calls.api import Attributes as Attributes
-from effects.extensions.handlers import columns, files
 from effects.extensions.handlers import jsonl as jsonl
 from effects.extensions.handlers import list as list_handler
-from effects.extensions.handlers.metrics import values_of as values_of
 from effects.extensions.jax_callbacks import taking_over
 from effects.extensions.progress.bars import Bar as Bar
 from effects.extensions.progress.bars import Bars as Bars
@@ -54,4 +53,4 @@ from effects.lowering.sites import known_sites as known_sites
 from effects.lowering.tokens import find_rule as find_rule
 
 _cli, handler_of_lists, wire = cli, list_handler, _wire
-jax_callbacks, _columns, _pieces = taking_over, columns, files
+jax_callbacks = taking_over

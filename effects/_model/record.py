@@ -454,6 +454,17 @@ def is_number(dtype: np.dtype) -> bool:
     return dtype.kind in "biufc" or bool(jnp.issubdtype(dtype, np.number))
 
 
+def as_numpys(column: np.ndarray) -> np.ndarray:
+    """The values in a type that NumPy itself has, which is wider if it has not this one."""
+    dtype = column.dtype
+    if is_numpys(dtype) and dtype.kind != "O":
+        return column
+    for kind, wide in ((np.floating, np.float32), (np.signedinteger, np.int8), (np.unsignedinteger, np.uint8)):
+        if jnp.issubdtype(dtype, kind):
+            return column.astype(wide)
+    return column.astype(str)
+
+
 # Values of records as JSON has them.
 
 encode = json.JSONEncoder(allow_nan=False).encode

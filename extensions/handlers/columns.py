@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from typing import cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from effects._model.device import device_place
 from effects._model.operand import Static
-from effects._model.record import Record, Records, is_number, is_numpys, payload_of, site_of
+from effects._model.record import Record, Records, as_numpys, is_number, payload_of, site_of
 from effects._model.site import Site
 
 MSG_COLUMNS = (
@@ -26,13 +24,8 @@ class Piece:
     """Records of one site that came together."""
 
     site: Site
-    columns: dict[str, np.ndarray]  # the fields, and `token`
-    records: Sequence[Record]
+    columns: dict[str, np.ndarray]  # by field
     positions: Sequence[int] = ()  # of the records among all that came together, if not all are of this site
-
-    @property
-    def nbytes(self) -> int:
-        return sum(column.nbytes for column in self.columns.values())
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -40,19 +33,20 @@ class Piece:
 
 
 class Table:
-    """The records of one event as columns, in order. `shapes` are those of one record, by column, if they are known."""
+    """The records of one event as columns, in order."""
 
-    def __init__(self, event: str, shapes: dict[str, tuple[int, ...]] | None = None):
+    def __init__(self, event: str):
         self._event = event
         self._parts: list[dict[str, np.ndarray]] = []
-        self._shapes = shapes or {}
+        self._shapes: dict[str, tuple[int, ...]] | None = None  # those of one record, by column, from the first on
 
     def add(self, pieces: list[Piece]) -> None:
         """Adds records that came together, but for those that do not fit, which are an error."""
-        self._shapes = self._shapes or pieces[0].shapes
+        if self._shapes is None:
+            self._shapes = pieces[0].shapes
         fitting = [piece for piece in pieces if piece.shapes == self._shapes]
         if fitting:
-            part = join([piece.columns for piece in fitting])
+            part = _join([piece.columns for piece in fitting])
             if len(fitting) > 1:
                 order = np.argsort(np.concatenate([piece.positions for piece in fitting]), kind="stable")
                 part = {name: column[order] for name, column in part.items()}
@@ -65,37 +59,15 @@ class Table:
                 )
 
     def columns(self) -> dict[str, np.ndarray]:
-        return join(self._parts)
-
-    def take(self) -> dict[str, np.ndarray]:
-        """The columns, which are forgotten. Those that come later have the same shapes."""
-        columns, self._parts = self.columns(), []
-        return columns
-
-
-def places_of(piece: Piece) -> dict[str, np.ndarray]:
-    """What records say beside their fields and tokens, as columns: level, time, device and lane."""
-    records, site = piece.records, piece.site
-    if isinstance(records, Records):
-        numbers = records.header_column("device", site).tolist()
-        time, lane = records.header_column("time", site), np.empty((len(numbers), 0), np.int32)
-        places = {number: device_place(number) for number in set(numbers)}
-        device = [places[number] for number in numbers]
-    else:
-        time = np.array([record.time for record in records])
-        lane = np.array([record.lane for record in records], np.int32)
-        device = [record.device for record in records]
-    level = np.full(len(device), site.content.labels["level"], np.int32)
-    return {"level": level, "time": time, "device": np.array(device, np.int32), "lane": lane}
+        return _join(self._parts)
 
 
 def pieces_of(records: Sequence[Record]) -> dict[str, list[Piece]]:
     """The records of logs as columns: by event, and there by site."""
     if isinstance(records, Records) and (columns := records.columns()) is not None:
         site = cast(Site, records.only_site)
-        columns["token"] = records.header_column("token", site)
         event = site.content.labels.get("event")
-        return {} if event is None else {event: [Piece(site, columns, records)]}
+        return {} if event is None else {event: [Piece(site, columns)]}
     of_site: dict[Site, tuple[list[int], list[Record]]] = {}
     for position, record in enumerate(records):
         if record.event is not None:
@@ -105,8 +77,7 @@ def pieces_of(records: Sequence[Record]) -> dict[str, list[Piece]]:
     pieces: dict[str, list[Piece]] = {}
     for site, (positions, some) in of_site.items():
         columns = _columns(site, some)
-        columns["token"] = np.array([record.token for record in some], np.uint32)
-        pieces.setdefault(site.content.labels["event"], []).append(Piece(site, columns, some, positions))
+        pieces.setdefault(site.content.labels["event"], []).append(Piece(site, columns, positions))
     return pieces
 
 
@@ -130,7 +101,7 @@ def _columns(site: Site, records: list[Record]) -> dict[str, np.ndarray]:
     return columns
 
 
-def join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Columns one below the other, in memory of their own."""
     return {name: _concatenate([part[name] for part in parts]) for name in (parts[0] if parts else ())}
 
@@ -142,19 +113,8 @@ def _concatenate(columns: list[np.ndarray]) -> np.ndarray:
     try:
         return np.concatenate(columns)
     except TypeError:  # two types of which neither holds the other, such as bfloat16 and float16
-        return np.concatenate([native(column) for column in columns])
-
-
-def native(column: np.ndarray) -> np.ndarray:
-    """The values in a type that NumPy itself has, and that a file keeps."""
-    dtype = column.dtype
-    if is_numpys(dtype) and dtype.kind != "O":
-        return column
-    for kind, wide in ((np.floating, np.float32), (np.signedinteger, np.int8), (np.unsignedinteger, np.uint8)):
-        if jnp.issubdtype(dtype, kind):
-            return column.astype(wide)
-    return column.astype(str)
+        return np.concatenate([as_numpys(column) for column in columns])
 
 
 def _show_shapes(shapes: dict[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"`{name}`{list(shape) if shape else ''}" for name, shape in shapes.items() if name != "token")
+    return ", ".join(f"`{name}`{list(shape) if shape else ''}" for name, shape in shapes.items()) or "none"

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import json
 import os
-import shutil
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from threading import Timer
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO
 
 from effects import _errors as errors
-from effects._model.record import Record
-from effects.extensions.handlers.columns import Piece, pieces_of
 
 MSG_LOST = (
     "{count} of {path!r} could not be written ({error}). A handler writes each batch of records as it comes, whole "
@@ -119,112 +113,6 @@ def is_json(text: str | bytes) -> bool:
     return True
 
 
-# Records that a handler gathers, and writes piece by piece.
-
-MSG_LOST_PIECES = (
-    "{count} records are not in {path!r}: they could not be written ({error}). A handler writes a piece as a whole, "
-    "and goes on with the next if it cannot. Free some space, or write elsewhere."
-)
-
-_LARGE = 1 << 22
-"""Bytes of records that are a piece, whatever the time."""
-
-
-class Gathering:
-    """A handler that gathers the records of logs, and writes them piece by piece: so many seconds after the first of a
-    piece has come, or as soon as it is large. A class that derives from it says how, in `_gather` and `_write`."""
-
-    def __init__(self, path: str, every: float):
-        """`every`: the seconds. 0: at once."""
-        self._path, self._every = path, every
-        self._lock = threading.Lock()
-        self._size = 0
-        self._timer: Timer | None = None
-        self._unseen: Exception | None = None  # what the timer's thread has come to
-        self._error: Exception | None = None  # the first that a piece was lost by
-        self._lost = 0
-
-    def _gather(self, of_event: dict[str, list[Piece]]) -> None:
-        """Takes records that have come together. Called with the lock."""
-        raise NotImplementedError
-
-    def _write(self) -> None:
-        """Writes what has been gathered, and forgets it. Called with the lock."""
-        raise NotImplementedError
-
-    def handle(self, record: Record) -> None:
-        self.handle_many([record])
-
-    def handle_many(self, records: Sequence[Record]) -> None:
-        of_event = pieces_of(records)
-        with self._lock:
-            try:
-                self._gather(of_event)
-            finally:
-                self._came(sum(piece.nbytes for pieces in of_event.values() for piece in pieces))
-
-    def flush(self) -> None:
-        """Writes what has come so far."""
-        with self._lock:
-            self._write_now()
-
-    def close(self) -> None:
-        """Does so, and says what has been lost."""
-        try:
-            self.flush()
-        finally:
-            if (error := self._error) is not None:
-                self._error = self._unseen = None
-                count, self._lost = self._lost, 0
-                raise OSError(MSG_LOST_PIECES.format(count=count, path=self._path, error=error)) from error
-
-    def _came(self, size: int) -> None:
-        self._size += size
-        if self._size >= _LARGE or not self._every:
-            self._write_now()
-        elif self._timer is None:
-            self._timer = Timer(self._every, self._on_time)
-            self._timer.daemon = True
-            self._timer.start()
-        if (error := self._unseen) is not None:
-            self._unseen = None
-            raise error
-
-    def _write_now(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._size = 0
-        self._write()
-
-    def _lose(self, count: int, error: Exception) -> None:
-        """So many records could not be written."""
-        self._lost += count
-        self._error = self._error or error
-
-    def _on_time(self) -> None:
-        with self._lock:
-            try:
-                self._write_now()
-            except Exception as error:
-                self._unseen = error  # the next to come raises it
-
-
-@contextlib.contextmanager
-def whole_file(path: str, part: str) -> Iterator[str]:
-    """What is written to `part` in this block replaces the file of this path; if it fails that stays as it is."""
-    try:
-        os.makedirs(os.path.dirname(part), exist_ok=True)
-        yield part
-        if os.path.exists(path):
-            shutil.copymode(path, part)
-        os.replace(part, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-        raise
-
-
 # Batches of records, of which one that is refused keeps no other back.
 
 
@@ -238,20 +126,3 @@ def each(things: Iterable[Any], take: Callable[[Any], object]) -> None:
             first = first or error
     if first is not None:
         raise first
-
-
-# Libraries that only some handlers need, and that users install for them.
-
-MSG_LIBRARY = (
-    "`fx.{handler}` needs {library}, which cannot be imported ({error}). The libraries of handlers are installed on "
-    "request. Run `pip install 'token-effects[{extra}]'`."
-)
-
-
-def library(name: str, handler: str, extra: str) -> Any:
-    """A library, imported when a handler is made. `extra` is the optional dependency that installs it."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        text = MSG_LIBRARY.format(handler=handler, library=name, error=error, extra=extra)
-        raise ImportError(text, name=name) from error

@@ -65,9 +65,7 @@ class ListHandler:
         if event not in known:
             shown = ", ".join(map(repr, sorted(known))) or "none"
             raise ValueError(MSG_NO_EVENT.format(event=event, known=shown))
-        columns = table.columns()
-        del columns["token"]
-        return columns
+        return table.columns()
 
     def __len__(self) -> int:
         return sum(map(len, self._chunks))

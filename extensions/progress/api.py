@@ -221,9 +221,9 @@ def progress(
 ) -> Progress:
     """A bar that loops inside compiled programs drive, and that other code may drive too.
 
-    Call `update` in each iteration. On a terminal rich draws the bar below what is printed; in a notebook it is a
-    widget where tqdm and ipywidgets are installed, and a line that changes elsewhere; other outputs get a line for each
-    tenth. `fx.scan_with_progress` and its siblings run loops that are as fast as without a bar.
+    Call `update` in each iteration. On a terminal rich draws the bar below what is printed, and in a notebook in the
+    output of the cell; other outputs get a line for each tenth. `fx.scan_with_progress` and its siblings run loops that
+    are as fast as without a bar.
 
     Args:
         total: How many steps there are; it may be computed in the program. None: not known.

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib.util
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from effects.dispatch.runtime.outputs import BesideText, beside_tqdm, is_notebook, show_beside_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 # The three displays of an output: each shows bars as they are, writes text ahead of them, and has one leave, which it
 # shows for the last time.
@@ -71,63 +74,92 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-# Bars in a notebook: a widget where tqdm and ipywidgets are installed, else one line of text that changes.
+# Bars that rich draws.
+
+_LONG, _SHORT = 40, 20
+"""Columns of a bar, without metrics behind one and with some."""
 
 
-class Notebook:
-    """Shows each bar in the cell whose program it is of."""
+class Drawn:
+    """Bars as tables of rich's, a row for each."""
+
+    def __init__(self, stream: Any, console: Console):
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+        from rich.table import Column
+
+        self._stream = stream
+        self._console = console
+        metrics = Column(no_wrap=True, max_width=console.width * 2 // 5)  # the rest is for the bar
+        self._bar = BarColumn()
+        self._tasks = Progress(
+            TextColumn("{task.description}", markup=False),
+            self._bar,
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[metrics]}", markup=False, table_column=metrics),
+            console=console,
+            auto_refresh=False,
+        )
+
+    def _table(self, bars: list[Bar]) -> Table:
+        for bar in bars:
+            if bar.view is None:
+                bar.view = self._tasks.add_task(bar.description, total=bar.total, metrics="")
+            elif bar.has_begun_anew:
+                self._tasks.reset(bar.view, total=bar.total)
+                bar.has_begun_anew = False
+            self._tasks.update(bar.view, completed=bar.done, total=bar.total, metrics=bar.metrics)
+        drawn = [task for task in self._tasks.tasks if task.id in {bar.view for bar in bars}]
+        self._bar.bar_width = _SHORT if any(bar.metrics for bar in bars) else _LONG
+        return self._tasks.make_tasks_table(drawn)
+
+
+class Notebook(Drawn):
+    """Shows each bar in the cell whose program it is of. A table of rich's is HTML there.
+
+    `rich.live.Live` draws into an `ipywidgets.Output` (rich/live.py, `refresh`), to which goes all that the cell prints
+    meanwhile, in any thread, and which it clears. A display that is updated takes nothing else.
+    """
 
     def __init__(self, stream: Any):
-        self._stream = stream
-        widgets = all(importlib.util.find_spec(name) is not None for name in ("tqdm", "ipywidgets"))
-        self._show = _show_widget if widgets else _show_text
+        from rich import get_console
+
+        super().__init__(stream, get_console())
+        self._displays: dict[int, Any] = {}  # by task
 
     def show(self, bars: list[Bar]) -> None:
+        from IPython.display import display
+
         for bar in bars:
-            self._show(bar)
+            table = self._table([bar])
+            if (shown := self._displays.get(bar.view)) is None:
+                self._displays[bar.view] = display(table, display_id=True)
+            else:
+                shown.update(table)
 
     def write(self, text: str, bars: list[Bar]) -> None:
         self._stream.write(text)
 
     def leave(self, bar: Bar, others: list[Bar]) -> None:
-        self._show(bar)
-        if hasattr(bar.view, "close"):
-            bar.view.close()
+        self.show([bar])
+        self._tasks.remove_task(bar.view)
+        del self._displays[bar.view]
 
 
-def _show_widget(bar: Bar) -> None:
-    from tqdm.notebook import tqdm
-
-    if bar.view is None:
-        bar.view = tqdm(total=bar.total, initial=bar.first, desc=bar.description or None, postfix=bar.metrics or None)
-    if bar.has_begun_anew:
-        bar.view.reset(bar.total)
-        bar.has_begun_anew = False
-    bar.view.total = bar.total
-    bar.view.set_postfix_str(bar.metrics, refresh=False)
-    bar.view.update(bar.done - bar.view.n)
-
-
-def _show_text(bar: Bar) -> None:
-    from IPython.display import display
-
-    text = {"text/plain": line_of(bar)}
-    if bar.view is None:
-        bar.view = display(text, raw=True, display_id=True)
-    else:
-        bar.view.update(text, raw=True)
-
-
-# Bars on a terminal, drawn by rich.
-#
-# The stream is the user's, and Python's own `print` may write there between what we write. So it is not replaced by
-# another stream; the cursor stands on an empty line ahead of the bars instead, where text of any writer goes.
+# On a terminal the stream is the user's, and Python's own `print` may write there between what we write. So it is not
+# replaced by another stream; the cursor stands on an empty line ahead of the bars instead, where text of any writer
+# goes.
 
 _ERASE = "\x1b[J"
 """Erases what is behind the cursor."""
-
-_LONG, _SHORT = 40, 20
-"""Columns of a bar, without metrics behind one and with some."""
 
 _ROOM = 3
 """Lines of the terminal that are left when there are more bars than it has lines: the first bars are drawn."""
@@ -143,35 +175,13 @@ def is_terminal(stream: Any) -> bool:
         return False
 
 
-class Terminal:
+class Terminal(Drawn):
     """Draws the bars below what is written."""
 
     def __init__(self, stream: Any):
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-        from rich.table import Column
 
-        self._stream = stream
-        self._console = Console(file=stream, force_terminal=True)
-        metrics = Column(no_wrap=True, max_width=self._console.width * 2 // 5)  # the rest is for the bar
-        self._bar = BarColumn()
-        self._tasks = Progress(
-            TextColumn("{task.description}", markup=False),
-            self._bar,
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[metrics]}", markup=False, table_column=metrics),
-            console=self._console,
-            auto_refresh=False,
-        )
+        super().__init__(stream, Console(file=stream, force_terminal=True))
         self._is_drawn = False
 
     def show(self, bars: list[Bar]) -> None:
@@ -197,17 +207,8 @@ class Terminal:
 
     def _drawn(self, bars: list[Bar]) -> str:
         """The bars, a line for each."""
-        for bar in bars:
-            if bar.view is None:
-                bar.view = self._tasks.add_task(bar.description, total=bar.total, metrics="")
-            elif bar.has_begun_anew:
-                self._tasks.reset(bar.view, total=bar.total)
-                bar.has_begun_anew = False
-            self._tasks.update(bar.view, completed=bar.done, total=bar.total, metrics=bar.metrics)
-        drawn = [task for task in self._tasks.tasks if task.id in {bar.view for bar in bars}]
-        self._bar.bar_width = _SHORT if any(bar.metrics for bar in bars) else _LONG
         with self._console.capture() as capture:
-            self._console.print(self._tasks.make_tasks_table(drawn))
+            self._console.print(self._table(bars))
         return capture.get()
 
 

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from effects._lazy import required_by
 from effects._model.content import Composite
 from effects._model.effect import effect_names
-from effects._model.record import Part, Record, Records, records_of
+from effects._model.record import Part, Record, Records, as_numpys, records_of
 from effects._model.site import Site, site_from
 from effects._model.text import NativeRows
 from effects._model.wire import ALL_DEVICES, EPOCH, FIRST_GPU, STREAM, Kind, thread_of
@@ -41,6 +40,10 @@ MSG_NO_SITE = (
 
 MSG_COLUMNS = (
     "The records of {site} in {path} have different arguments. Columns are of one line. Name the line more closely."
+)
+MSG_ARROW = (
+    "`run.table` needs pyarrow, which cannot be imported ({error}). Tables are Arrow's, whose library is installed on "
+    "request. Run `pip install pyarrow`, or take the arrays that `run.columns` returns."
 )
 
 _AT_A_TIME = 1 << 12
@@ -336,12 +339,26 @@ class Run(Sequence[Record]):
             ImportError: if there is no pyarrow.
             RunError: as `columns` does.
         """
-        with required_by("effects.runs.Run.table"):
-            from effects.extensions.handlers.files import library
-            from effects.extensions.handlers.parquet import arrow_column
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise ImportError(MSG_ARROW.format(error=error), name="pyarrow") from error
+        columns = self.columns(site)
+        return pyarrow.table({name: _arrow_column(name, column, pyarrow) for name, column in columns.items()})
 
-        arrow = library("pyarrow", "runs.Run.table", "parquet")
-        return arrow.table({name: arrow_column(name, column, arrow) for name, column in self.columns(site).items()})
+
+def _arrow_column(name: str, column: np.ndarray, arrow: Any) -> Any:
+    """A column as an array of Arrow's: the `time` as a timestamp, complex numbers as two, what has axes as lists."""
+    if name == "time":
+        return arrow.array(np.rint(column * 1e6).astype(np.int64)).cast(arrow.timestamp("us", "UTC"))
+    column = as_numpys(column)
+    if column.dtype.kind == "c":
+        column = np.stack([np.real(column), np.imag(column)], -1)
+    values = arrow.array(column.reshape(-1).tolist() if column.dtype.kind in "US" else column.reshape(-1))
+    for axis in range(column.ndim - 1, 0, -1):
+        count, size = int(np.prod(column.shape[:axis])), column.shape[axis]
+        values = arrow.ListArray.from_arrays(np.arange(count + 1, dtype=np.int32) * size, values)
+    return values
 
 
 _KINDS = {*Kind}

@@ -184,10 +184,6 @@ def _modules():
                 yield info.name
 
 
-_OF_HANDLERS = ("loguru", "pyarrow", "pyarrow.parquet", "structlog", "tensorboardX", "wandb")
-"""Libraries that the examples of handlers need, and that the package does not install."""
-
-
 @pytest.mark.parametrize("name", list(_modules()))
 def test_docstring_examples_run(name):
     """Every example in a docstring gives what it says. What effects print may come before the barrier that waits for
@@ -203,8 +199,6 @@ def test_docstring_examples_run(name):
                     assert example.exc_msg is None, example.source
                     expected += example.want
                 except Exception as error:
-                    if isinstance(error, ImportError) and error.name in _OF_HANDLERS:
-                        pytest.skip(f"{error.name} is not installed")
                     assert example.exc_msg == traceback.format_exception_only(error)[-1], example.source
             effects.effects_barrier()
         texts = ("\n".join(sorted(text.splitlines())) for text in (expected, printed.getvalue()))

@@ -8,7 +8,6 @@ import json
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 import effects as fx
 
@@ -40,18 +39,3 @@ def read_lines(path):
 def read_csv(path):
     with open(path, newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
-
-
-def pieces_of(path):
-    """The files that are not joined yet, in order."""
-    return sorted(path.with_name(f"{path.name}.pieces").glob("*.npz"))
-
-
-def read_npz(path):
-    """All that is in a file, pieces too: the arrays by name, whole."""
-    whole = {}
-    for file in (path, *pieces_of(path)):
-        with np.load(file, allow_pickle=False) as arrays:
-            for name, array in arrays.items():
-                whole.setdefault(name, []).append(array)
-    return {name: np.concatenate(rows) for name, rows in whole.items()}

@@ -1,4 +1,4 @@
-"""The handlers that write NumPy and CSV files, and the paths of files."""
+"""The handler that writes CSV files, and the paths of files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 
 import effects as fx
 from tests.extensions.handlers.common import Point, read_csv
-
-MILLION = 1_000_000
 
 
 def test_csv_has_a_line_for_each_log(handled, tmp_path):
@@ -69,7 +67,7 @@ def test_csv_lines_are_added_to_a_table_that_is_there(handled, tmp_path):
 # Paths
 
 
-@pytest.mark.parametrize("make", [fx.JsonLinesHandler, fx.NpzHandler, fx.CsvHandler])
+@pytest.mark.parametrize("make", [fx.JsonLinesHandler, fx.CsvHandler])
 def test_wrong_path_is_the_systems_error_at_once(make, tmp_path):
     """A path that cannot be written is an error when the handler is made, and leaves nothing behind."""
     with pytest.raises(FileNotFoundError, match="missing"):
@@ -81,7 +79,7 @@ def test_wrong_path_is_the_systems_error_at_once(make, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("make", [fx.JsonLinesHandler, fx.NpzHandler, fx.CsvHandler])
+@pytest.mark.parametrize("make", [fx.JsonLinesHandler, fx.CsvHandler])
 def test_path_may_be_text_and_replaces_what_was_there(make, tmp_path):
     """A path is a string or a `Path`, and a file that was there is gone."""
     path = tmp_path / "file"

@@ -11,6 +11,7 @@ import pytest
 
 import effects as fx
 from tests.extensions.handlers.common import Layer, Point, loop
+from tests.internals import as_numpys
 
 MILLION = 1_000_000
 
@@ -188,6 +189,21 @@ def test_columns_of_values_of_several_types(handled):
     assert handler.columns("both")["x"].tolist() == [1, "one"]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "wider"),
+    [("bfloat16", "float32"), ("float8_e5m2", "float32"), ("int4", "int8"), ("uint2", "uint8"), ("int32", "int32")],
+)
+def test_types_that_numpy_lacks_become_wider_ones(dtype, wider):
+    """So that numbers of two such types are one column, and files keep them."""
+    column = np.asarray(jnp.array([0, 1], dtype))
+    assert as_numpys(column).dtype == wider and as_numpys(column).tolist() == [0, 1]
+
+
+def test_objects_become_text():
+    """As does a whole number that no type of NumPy's holds."""
+    assert as_numpys(np.array([2**70, "é"], object)).tolist() == [str(2**70), "é"]
+
+
 def test_columns_of_fields_that_differ(handled):
     """An event whose fields differ in name or shape has no columns, and the error says where; its records are there."""
 
@@ -196,6 +212,8 @@ def test_columns_of_fields_that_differ(handled):
         fx.log("shape", x=x[0])
         fx.log("name", x=x)
         fx.log("name", y=x)
+        fx.log("none")
+        fx.log("none", x=x)
 
     handler = handled(fx.ListHandler(), fx.jit(program), jnp.ones(3))
     with pytest.raises(
@@ -204,7 +222,9 @@ def test_columns_of_fields_that_differ(handled):
         handler.columns("shape")
     with pytest.raises(ValueError, match=r"with the fields `x`\[3\], and at .* with `y`\[3\]\."):
         handler.columns("name")
-    assert len(handler.records) == 4
+    with pytest.raises(ValueError, match=r"with the fields none, and at .* with `x`\[3\]\."):
+        handler.columns("none")
+    assert len(handler.records) == 6
 
 
 def test_columns_of_an_event_that_has_not_come(handled):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.effects.notebook import execute
 from tests.extensions.progress.terminal import screen_of
 
 FULL = "━" * 40
+
+
+def plain(data):
+    """What a notebook displays, as text without colours."""
+    return re.sub(r"\x1b\[[\d;]*m", "", data["text/plain"])
+
 
 PRINTS = """
 import effects as fx, jax, threading
@@ -114,31 +118,24 @@ except fx.EffectError as error:
 CELL = """
 import effects as fx
 
-def body(i, x):
+def outer(i, x):
     fx.print("step {}", i)
-    return x + 1
+    return fx.fori_loop_with_progress(0, 4, lambda _, x: x + 1, x, description="inner")
 
-fx.jit(lambda x: fx.fori_loop_with_progress(0, 3, body, x, description="bar"))(0)
+x = fx.jit(lambda x: fx.fori_loop_with_progress(0, 3, outer, x, description="[red]outer"))(0)
 fx.effects_barrier(timeout=60)
 """
 
 
-def shown_in_notebook(first):
-    """What the cell prints, and what it displays."""
-    _, outputs = execute(first, CELL)
-    printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+def test_notebook_shows_bars_that_rich_draws():
+    """One display for each bar, which is updated, also one that begins anew; what the program prints is whole. A bar is
+    in the output of the cell that called its program."""
+    outputs = execute(CELL, "fx.jit(lambda: fx.progress(2, 'files').update(2))()")
+    printed = "".join(output.text for output in outputs[0] if output.output_type == "stream")
     assert printed.splitlines() == [f"step {i}" for i in range(3)]
-    return [output.data for output in outputs if output.output_type == "display_data"]
-
-
-def test_notebook_shows_a_line_that_changes():
-    """Where there are no widgets: one display, with the newest text."""
-    [shown] = shown_in_notebook("import sys; sys.modules['ipywidgets'] = None")
-    assert shown["text/plain"].startswith("bar: 100% 3/3")
-
-
-def test_notebook_shows_a_widget():
-    """Where tqdm and ipywidgets are installed."""
-    pytest.importorskip("ipywidgets")
-    [shown] = shown_in_notebook("")
-    assert "application/vnd.jupyter.widget-view+json" in shown and "/3 [" in shown["text/plain"]
+    shown = [[output.data for output in below if output.output_type == "display_data"] for below in outputs]
+    assert [sorted(bars(map(plain, cell))) for cell in shown] == [
+        [("[red]outer", "3/3"), ("inner", "4/4")],
+        [("files", "2/2")],
+    ]
+    assert all(FULL in plain(data) and "<span style=" in data["text/html"] for cell in shown for data in cell)

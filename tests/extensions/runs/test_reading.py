@@ -92,7 +92,7 @@ def test_table_has_the_columns(path, monkeypatch):
     with monkeypatch.context() as patched, pytest.raises(ImportError, match=r"table` needs pyarrow, .*pip install"):
         patched.setitem(sys.modules, "pyarrow", None)
         run.table("test_reading.py")
-    pytest.importorskip("pyarrow", reason="pyarrow, of the extra `parquet`, is not installed")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     table = run.table("test_reading.py")
     assert table.column_names == [*run.columns("test_reading.py")]
     assert table.select(["i", "x"]).to_pylist() == [{"i": 0, "x": [0.0, 0.0]}, {"i": 1, "x": [1.0, 1.0]}]

@@ -11,7 +11,6 @@ from tests.mutants.slips import (
     failures,
     filters,
     gpus,
-    handlers,
     imports,
     kernels,
     keys,
@@ -31,6 +30,6 @@ from tests.mutants.slips import (
 
 PARTS = (
     *(token_pass, masks, differentiation, regions, rings, release, replay, failures, export, kernels),
-    *(asynchronous, handlers, progress, plain, text, imports, gpus, keys, calls, threads, filters, runs, watching),
+    *(asynchronous, progress, plain, text, imports, gpus, keys, calls, threads, filters, runs, watching),
 )
 SLIPS: tuple[Slip, ...] = tuple(slip for part in PARTS for slip in part.SLIPS)
