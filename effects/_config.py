@@ -105,7 +105,6 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "stall_fail_seconds": (30.0, _seconds, "a number of seconds, at least 0.1; `inf` for never"),
     "dump_signal": (None, _signal, "None or the name of a signal, as 'SIGUSR1'"),
     "static_levels": (False, _flag, "true or false (in the environment 1 or 0)"),
-    "whole_prints": (False, _flag, "true or false (in the environment 1 or 0)"),
 }
 
 
@@ -156,9 +155,6 @@ class Config:
       what waits for what; None for none.
     - `static_levels` (`EFFECTS_STATIC_LEVELS`): whether an effect of a level that its logger does not take when it is
       traced becomes no part of the program. It costs nothing then, and stays out when the level is lowered.
-    - `whole_prints` (`EFFECTS_WHOLE_PRINTS`): whether `builtins.print` is replaced, once a program with effects has
-      been compiled, by one that writes the text of a call at once, so that lines of effects never come in between.
-      Python's writes each argument by itself.
 
     Example:
         >>> import effects as fx
@@ -187,7 +183,6 @@ class Config:
     stall_fail_seconds: float
     dump_signal: int | None
     static_levels: bool
-    whole_prints: bool
 
     def __init__(self, environ: dict[str, str] | os._Environ[str]):
         object.__setattr__(self, "_listeners", [])

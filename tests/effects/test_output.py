@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -70,6 +71,42 @@ def test_pipe_is_in_order_with_pythons_prints(unbuffered):
     done = run_python(COMMON + code, env={"PYTHONUNBUFFERED": unbuffered})
     assert done.returncode == 0, done.stderr
     assert done.stdout == "".join(f"x = {i}\npython {i}\n" for i in range(3))
+
+
+PRINTS = """
+import sys
+import jax.numpy as jnp
+
+for i in range(3000):
+    show(jnp.float32(3))
+    sys.stdout.write(f"host {i} is a line of several parts\\n")
+"""
+
+
+def _check_lines_are_whole(text):
+    lines = text.splitlines()
+    assert len(lines) == 6000
+    assert not [line for line in lines if not re.fullmatch(r"x = 3.0|host \d+ is a line of several parts", line)]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_line_that_is_written_at_once_is_whole(unbuffered):
+    """No line of an effect comes in between, where Python's `print` writes each argument by itself."""
+    done = run_python(COMMON + PRINTS + "fx.effects_barrier()\n", env={"PYTHONUNBUFFERED": unbuffered})
+    assert done.returncode == 0, done.stderr
+    _check_lines_are_whole(done.stdout)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12, 4), reason="Python's text files can be shared by threads")
+def test_output_of_a_call_gathers_no_text(tmp_path):
+    """Before Python 3.12.4 a text file that gathers text loses some where two threads write."""
+    with open(tmp_path / "out", "w") as output, contextlib.redirect_stdout(output):
+        assert not output.write_through
+        fx.jit(lambda x: fx.print("{}", x))(1)
+        assert output.write_through
+        print("host")
+        fx.effects_barrier(timeout=60)
+    assert sorted((tmp_path / "out").read_text().splitlines()) == ["1", "host"]
 
 
 def test_unbuffered_pipe_has_all_after_a_barrier():
@@ -168,6 +205,11 @@ def test_cells_have_lines_that_wait_for_a_later_cell(notebook):
         "print('python'); gate.set()",
     ]
     assert notebook.run(*cells) == ["", "x = 1\n", "x = 2\n", "python\n", ""]
+
+
+def test_line_that_a_cell_writes_at_once_is_whole(notebook):
+    """A notebook's `sys.stdout` is written in Python, which lets other threads run anywhere."""
+    _check_lines_are_whole(notebook.run(PRINTS)[0])
 
 
 def test_cells_have_what_their_callbacks_print(notebook):
