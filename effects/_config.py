@@ -90,7 +90,6 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "when_full": ("wait", _choice("wait", "drop"), "'wait' or 'drop'"),
     "after_error": ("stop", _choice("stop", "go_on"), "'stop' or 'go_on'"),
     "errors": ("next_call", _choice("next_call", "barrier"), "'next_call' or 'barrier'"),
-    "cells": ("wait", _choice("wait", "go_on"), "'wait' or 'go_on'"),
     "bounds_checks": (False, _flag, "true or false (in the environment 1 or 0)"),
     "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
     "jax_effects": (
@@ -126,8 +125,6 @@ class Config:
     - `errors` (`EFFECTS_ERRORS`): who raises what an effect has failed with after its call had returned.
       `"next_call"`: the thread's next call of an `fx.jit` function, which then is not made, or a barrier before it;
       `"barrier"`: a barrier alone. Either way the failure is logged if nothing raises it within a second.
-    - `cells` (`EFFECTS_CELLS`): when a cell of IPython or of a notebook ends. `"wait"`: when its effects are visible,
-      and what they failed with is the cell's error; `"go_on"`: when its code has run.
     - `bounds_checks` (`EFFECTS_BOUNDS_CHECKS`): whether simulated Pallas kernels check every index of a reference, and
       where their blocks begin, as `fx.check` does; compiled ones are refused. After a change functions are traced
       again.
@@ -172,7 +169,6 @@ class Config:
     when_full: str
     after_error: str
     errors: str
-    cells: str
     bounds_checks: bool
     exit_code: int
     jax_effects: str

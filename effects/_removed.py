@@ -14,6 +14,10 @@ from typing import TypeVar
 
 REMOVED: dict[str, str] = {
     "fx.add_handler(after_error=)": "Record the run with `fx.record`, whose file has what was not carried out.",
+    "fx.config.cells": (
+        "A cell ends when its effects are visible. Call a program in a thread of its own where its cell is not to wait "
+        "for it."
+    ),
     "fx.config.whole_prints": (
         'Write a line as one text, `sys.stdout.write(f"{a} {b}\\n")`, so that no line of an effect comes in between, or '
         "set `fx.config.sync = True`."

@@ -1,4 +1,4 @@
-"""Where printed lines go: redirected, buffered, closed and broken outputs, and cells that do not wait for them."""
+"""Where printed lines go: redirected, buffered, closed and broken outputs, and cells of notebooks."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_reader_that_has_gone_away_is_an_error(barrier):
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    notebook = Notebook(tmp_path_factory.mktemp("kernel"), EFFECTS_CELLS="go_on")
+    notebook = Notebook(tmp_path_factory.mktemp("kernel"))
     try:
         assert notebook.run(FIRST) == ["", ""]
         yield notebook
@@ -179,32 +179,25 @@ def notebook(tmp_path_factory):
         notebook.close()
 
 
-def test_cells_have_the_lines_of_their_calls(notebook):
-    """What a cell's programs print stands below the cell, though other cells run before it comes out."""
-    assert notebook.run("show(1)", "show(2); show(3)", "print('python')", "show(4)") == [
-        "x = 1\n",
-        "x = 2\nx = 3\n",
-        "python\n",
-        "x = 4\n",
-        "",
-    ]
+HOLD = """
+called, gate = threading.Event(), threading.Event()
+
+def interrupt(x):
+    called.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+    gate.wait()
+
+@fx.jit
+def hold(x):
+    fx.callback(interrupt, None, x)
+    fx.print("x = {}", x)
+"""
 
 
-def test_cells_have_the_lines_of_programs_that_run_longer(notebook):
-    """So it is when the program goes on after its cell has ended."""
-    cells = ["slow(1.0, 2000); print('python')", "slow(2.0, 100)", "print('python')"]
-    assert notebook.run(*cells) == ["python\nslow 1.0\nof 1.0\n", "slow 1.0\nof 2.0\n", "python\n", ""]
-
-
-def test_cells_have_lines_that_wait_for_a_later_cell(notebook):
-    """So it is for lines that cannot come out before a later cell runs."""
-    cells = [
-        "gate = threading.Event()\nhold = fx.jit(lambda x: fx.callback(lambda x: gate.wait(), None, x))",
-        "hold(1); show(1)",
-        "show(2)",
-        "print('python'); gate.set()",
-    ]
-    assert notebook.run(*cells) == ["", "x = 1\n", "x = 2\n", "python\n", ""]
+def test_cell_that_was_interrupted_has_its_lines(notebook):
+    """What a cell's programs print stands below the cell, though it comes while a later one runs."""
+    cells = [HOLD, "hold(1); called.set(); fx.effects_barrier()", "print('python'); gate.set()", "show(2)"]
+    assert notebook.run(*cells) == ["", "KeyboardInterruptx = 1\n", "python\n", "x = 2\n", ""]
 
 
 def test_line_that_a_cell_writes_at_once_is_whole(notebook):
@@ -216,13 +209,6 @@ def test_cells_have_what_their_callbacks_print(notebook):
     """What a callback prints with Python's `print` stands below the cell whose program called it."""
     cells = ["call = fx.jit(lambda x: fx.callback(lambda x: print('called', x), None, x))", "call(1)", "call(2)"]
     assert notebook.run(*cells) == ["", "called 1\n", "called 2\n", ""]
-
-
-def test_cell_with_the_barrier_has_the_error(notebook):
-    """An effect that fails does so at the barrier, and the kernel goes on."""
-    call = "fx.jit(lambda x: fx.callback(fail, None, x))(1)"
-    assert notebook.run(call) == ["", "EffectError"]
-    assert notebook.run("show(1)") == ["x = 1\n", ""]
 
 
 class _Nested(io.TextIOBase):
