@@ -103,7 +103,6 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "stall_seconds": (10.0, _seconds, "a number of seconds, at least 0.1"),
     "stall_fail_seconds": (30.0, _seconds, "a number of seconds, at least 0.1; `inf` for never"),
     "dump_signal": (None, _signal, "None or the name of a signal, as 'SIGUSR1'"),
-    "static_levels": (False, _flag, "true or false (in the environment 1 or 0)"),
 }
 
 
@@ -150,8 +149,6 @@ class Config:
       takes long by itself is never ended.
     - `dump_signal` (`EFFECTS_DUMP_SIGNAL`): the signal, as `"SIGUSR1"`, on which the process says on standard error
       what waits for what; None for none.
-    - `static_levels` (`EFFECTS_STATIC_LEVELS`): whether an effect of a level that its logger does not take when it is
-      traced becomes no part of the program. It costs nothing then, and stays out when the level is lowered.
 
     Example:
         >>> import effects as fx
@@ -178,7 +175,6 @@ class Config:
     stall_seconds: float
     stall_fail_seconds: float
     dump_signal: int | None
-    static_levels: bool
 
     def __init__(self, environ: dict[str, str] | os._Environ[str]):
         object.__setattr__(self, "_listeners", [])

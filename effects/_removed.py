@@ -18,9 +18,12 @@ REMOVED: dict[str, str] = {
         "A cell ends when its effects are visible. Call a program in a thread of its own where its cell is not to wait "
         "for it."
     ),
+    "fx.config.static_levels": (
+        "Levels are followed while programs run. Put a Python `if` around a call to keep its effect out of the program."
+    ),
     "fx.config.whole_prints": (
-        'Write a line as one text, `sys.stdout.write(f"{a} {b}\\n")`, so that no line of an effect comes in between, or '
-        "set `fx.config.sync = True`."
+        'Write a line as one text, `sys.stdout.write(f"{a} {b}\\n")`, so that no line of an effect comes in between, '
+        "or set `fx.config.sync = True`."
     ),
 }
 """By what was removed, a sentence that says what to write instead."""
