@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -64,17 +63,6 @@ def _seconds(value: Any) -> float:
     return number
 
 
-def _signal(value: Any) -> int | None:
-    if value is None or value == "":
-        return None
-    if not isinstance(value, str):
-        value = signal.Signals(_whole(value)).name
-    number = signal.Signals["SIG" + value.upper().removeprefix("SIG")]
-    if number.name not in ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT", "SIGWINCH", "SIGTERM", "SIGALRM"):
-        raise ValueError(value)  # it has another meaning, or none may answer it
-    return number
-
-
 def _whole(value: Any) -> int:
     """A whole number of any type, or its text."""
     if isinstance(value, bool):
@@ -102,7 +90,6 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
     "stall_seconds": (10.0, _seconds, "a number of seconds, at least 0.1"),
     "stall_fail_seconds": (30.0, _seconds, "a number of seconds, at least 0.1; `inf` for never"),
-    "dump_signal": (None, _signal, "None or the name of a signal, as 'SIGUSR1'"),
 }
 
 
@@ -147,8 +134,6 @@ class Config:
     - `stall_fail_seconds` (`EFFECTS_STALL_FAIL_SECONDS`): how long, before the youngest program that waits for a
       callback is ended, if all callbacks that run wait for what JAX computes on CPUs; `inf` for never. A callback that
       takes long by itself is never ended.
-    - `dump_signal` (`EFFECTS_DUMP_SIGNAL`): the signal, as `"SIGUSR1"`, on which the process says on standard error
-      what waits for what; None for none.
 
     Example:
         >>> import effects as fx
@@ -174,7 +159,6 @@ class Config:
     native: bool
     stall_seconds: float
     stall_fail_seconds: float
-    dump_signal: int | None
 
     def __init__(self, environ: dict[str, str] | os._Environ[str]):
         object.__setattr__(self, "_listeners", [])

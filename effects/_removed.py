@@ -18,6 +18,11 @@ REMOVED: dict[str, str] = {
         "A cell ends when its effects are visible. Call a program in a thread of its own where its cell is not to wait "
         "for it."
     ),
+    "fx.config.dump_signal": (
+        "After `fx.config.stall_seconds` in which nothing moves the log says what waits for what, and so does the error "
+        "of `fx.effects_barrier(timeout=60)`. Call `faulthandler.register(signal.SIGUSR1)` to see on a signal where all "
+        "threads stand."
+    ),
     "fx.config.static_levels": (
         "Levels are followed while programs run. Put a Python `if` around a call to keep its effect out of the program."
     ),
