@@ -86,7 +86,6 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         "'program_order', 'as_written' or 'jax'",
     ),
     "kernel_log_capacity": (256, _capacity, "a whole number of words, at least 1"),
-    "postmortem": (False, _flag, "true or false (in the environment 1 or 0)"),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
     "stall_seconds": (10.0, _seconds, "a number of seconds, at least 0.1"),
     "stall_fail_seconds": (30.0, _seconds, "a number of seconds, at least 0.1; `inf` for never"),
@@ -124,9 +123,6 @@ class Config:
       compiled Pallas kernel may take. An effect takes one, and its arrays one for each element of 32 bits or fewer.
       What does not fit is dropped, with a warning that says how many words it takes. Counts for functions traced
       afterwards.
-    - `postmortem` (`EFFECTS_POSTMORTEM`): whether a program waits where an `fx.error_if` or an `fx.check` is about to
-      fail, or behind an operation that an `fx.watch` will name, as at an `fx.breakpoint`. Counts for functions traced
-      afterwards.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
     - `stall_seconds` (`EFFECTS_STALL_SECONDS`): how long nothing must have been published, replayed, answered or
@@ -155,7 +151,6 @@ class Config:
     exit_code: int
     jax_effects: str
     kernel_log_capacity: int
-    postmortem: bool
     native: bool
     stall_seconds: float
     stall_fail_seconds: float

@@ -19,9 +19,13 @@ REMOVED: dict[str, str] = {
         "for it."
     ),
     "fx.config.dump_signal": (
-        "After `fx.config.stall_seconds` in which nothing moves the log says what waits for what, and so does the error "
-        "of `fx.effects_barrier(timeout=60)`. Call `faulthandler.register(signal.SIGUSR1)` to see on a signal where all "
-        "threads stand."
+        "After `fx.config.stall_seconds` in which nothing moves the log says what waits for what, and so does the "
+        "error of `fx.effects_barrier(timeout=60)`. Call `faulthandler.register(signal.SIGUSR1)` to see on a signal "
+        "where all threads stand."
+    ),
+    "fx.config.postmortem": (
+        "Put `fx.breakpoint(when=x < 0)` ahead of `fx.error_if(x, x < 0, ...)` or `fx.check(x >= 0, ...)`, or behind "
+        "the line that the error of `fx.watch` names."
     ),
     "fx.config.static_levels": (
         "Levels are followed while programs run. Put a Python `if` around a call to keep its effect out of the program."
