@@ -42,13 +42,6 @@ def _bytes(value: Any) -> int:
     return number
 
 
-def _capacity(value: Any) -> int:
-    number = _whole(value)
-    if not 1 <= number < 1 << 29:
-        raise ValueError(number)
-    return number
-
-
 def _exit_code(value: Any) -> int:
     number = _whole(value)
     if not 0 <= number <= 255:
@@ -85,7 +78,6 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         _choice("program_order", "as_written", "jax"),
         "'program_order', 'as_written' or 'jax'",
     ),
-    "kernel_log_capacity": (256, _capacity, "a whole number of words, at least 1"),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
     "stall_seconds": (10.0, _seconds, "a number of seconds, at least 0.1"),
     "stall_fail_seconds": (30.0, _seconds, "a number of seconds, at least 0.1; `inf` for never"),
@@ -119,10 +111,6 @@ class Config:
       `io_callback` are inside `fx.jit`. `"program_order"`: effects like ours, all of them in program order;
       `"as_written"`: effects like ours, in no order without `ordered=True`; `"jax"`: what JAX's transformations make of
       them, in no order without `ordered=True`. Counts for functions traced afterwards.
-    - `kernel_log_capacity` (`EFFECTS_KERNEL_LOG_CAPACITY`): how many words of 32 bits the effects of each program of a
-      compiled Pallas kernel may take. An effect takes one, and its arrays one for each element of 32 bits or fewer.
-      What does not fit is dropped, with a warning that says how many words it takes. Counts for functions traced
-      afterwards.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
     - `stall_seconds` (`EFFECTS_STALL_SECONDS`): how long nothing must have been published, replayed, answered or
@@ -150,7 +138,6 @@ class Config:
     bounds_checks: bool
     exit_code: int
     jax_effects: str
-    kernel_log_capacity: int
     native: bool
     stall_seconds: float
     stall_fail_seconds: float

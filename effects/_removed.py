@@ -23,6 +23,9 @@ REMOVED: dict[str, str] = {
         "error of `fx.effects_barrier(timeout=60)`. Call `faulthandler.register(signal.SIGUSR1)` to see on a signal "
         "where all threads stand."
     ),
+    "fx.config.kernel_log_capacity": (
+        "Give the call of the kernel the number of words, `fx.pallas_call(kernel, ..., log_capacity=1024)`."
+    ),
     "fx.config.postmortem": (
         "Put `fx.breakpoint(when=x < 0)` ahead of `fx.error_if(x, x < 0, ...)` or `fx.check(x >= 0, ...)`, or behind "
         "the line that the error of `fx.watch` names."
