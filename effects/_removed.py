@@ -14,6 +14,7 @@ from typing import TypeVar
 
 REMOVED: dict[str, str] = {
     "fx.add_handler(after_error=)": "Record the run with `fx.record`, whose file has what was not carried out.",
+    "fx.Effect(allowed_in=)": "Leave it out: an effect may appear everywhere.",
     "fx.config.cells": (
         "A cell ends when its effects are visible. Call a program in a thread of its own where its cell is not to wait "
         "for it."
