@@ -14,6 +14,9 @@ from typing import TypeVar
 
 REMOVED: dict[str, str] = {
     "fx.add_handler(after_error=)": "Record the run with `fx.record`, whose file has what was not carried out.",
+    "fx.while_loop_with_progress": (
+        "Make a bar ahead of a `jax.lax.while_loop`, `bar = fx.progress()`, and call `bar.update(i)` in its body."
+    ),
     "fx.Effect(allowed_in=)": "Leave it out: an effect may appear everywhere.",
     "fx.config.cells": (
         "A cell ends when its effects are visible. Call a program in a thread of its own where its cell is not to wait "
