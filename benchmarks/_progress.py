@@ -23,11 +23,6 @@ def _body(x: Any) -> Any:
     return jnp.tanh(x @ x) * 1.01 + 0.1
 
 
-def _goes_on(at: Any) -> Any:
-    """A condition of a loop for which XLA finds no count: with one it evaluates no condition."""
-    return (at[0] < STEPS) & (at[1][0, 0] < 2)
-
-
 def _updating(x: Any) -> Any:
     bar = fx.progress(STEPS, "update")
 
@@ -46,10 +41,6 @@ LOOPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "scan": (
         lambda x: jax.lax.scan(lambda x, y: (_body(x) + y, y), x, jnp.arange(STEPS, dtype=jnp.float32)),
         lambda x: fx.scan_with_progress(lambda x, y: (_body(x) + y, y), x, jnp.arange(STEPS, dtype=jnp.float32)),
-    ),
-    "while_loop": (
-        lambda x: jax.lax.while_loop(_goes_on, lambda at: (at[0] + 1, _body(at[1])), (0, x)),
-        lambda x: fx.while_loop_with_progress(_goes_on, lambda at: (at[0] + 1, _body(at[1])), (0, x)),
     ),
 }
 """By name: a loop, and the same with a bar."""

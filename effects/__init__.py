@@ -80,7 +80,6 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.extensions.progress.api import progress as progress
     from effects.extensions.progress.loops import fori_loop_with_progress as fori_loop_with_progress
     from effects.extensions.progress.loops import scan_with_progress as scan_with_progress
-    from effects.extensions.progress.loops import while_loop_with_progress as while_loop_with_progress
     from effects.extensions.runs.recording import record as record
     from effects.extensions.sites.selection import sites as sites
     from effects.extensions.watching.api import watch as watch
@@ -117,7 +116,7 @@ _HOMES = {
     "effects.extensions.export.export": ("export",),
     "effects.extensions.export.exported": ("Exported", "deserialize"),
     "effects.extensions.progress.api": ("Progress", "progress"),
-    "effects.extensions.progress.loops": ("fori_loop_with_progress", "scan_with_progress", "while_loop_with_progress"),
+    "effects.extensions.progress.loops": ("fori_loop_with_progress", "scan_with_progress"),
     "effects.extensions.runs.recording": ("record",),
     "effects.extensions.sites.selection": ("sites",),
     "effects.extensions.watching.api": ("watch",),
@@ -177,6 +176,5 @@ __all__ = [
     "stats",
     "testing",
     "watch",
-    "while_loop_with_progress",
 ]
 """What people use every day, and the modules that have the rest."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-import signal
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -43,13 +42,6 @@ def _bytes(value: Any) -> int:
     return number
 
 
-def _capacity(value: Any) -> int:
-    number = _whole(value)
-    if not 1 <= number < 1 << 29:
-        raise ValueError(number)
-    return number
-
-
 def _exit_code(value: Any) -> int:
     number = _whole(value)
     if not 0 <= number <= 255:
@@ -61,17 +53,6 @@ def _seconds(value: Any) -> float:
     number = float(value)
     if isinstance(value, bool) or not number >= 0.1:
         raise ValueError(number)
-    return number
-
-
-def _signal(value: Any) -> int | None:
-    if value is None or value == "":
-        return None
-    if not isinstance(value, str):
-        value = signal.Signals(_whole(value)).name
-    number = signal.Signals["SIG" + value.upper().removeprefix("SIG")]
-    if number.name not in ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT", "SIGWINCH", "SIGTERM", "SIGALRM"):
-        raise ValueError(value)  # it has another meaning, or none may answer it
     return number
 
 
@@ -90,7 +71,6 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "when_full": ("wait", _choice("wait", "drop"), "'wait' or 'drop'"),
     "after_error": ("stop", _choice("stop", "go_on"), "'stop' or 'go_on'"),
     "errors": ("next_call", _choice("next_call", "barrier"), "'next_call' or 'barrier'"),
-    "cells": ("wait", _choice("wait", "go_on"), "'wait' or 'go_on'"),
     "bounds_checks": (False, _flag, "true or false (in the environment 1 or 0)"),
     "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
     "jax_effects": (
@@ -98,14 +78,9 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
         _choice("program_order", "as_written", "jax"),
         "'program_order', 'as_written' or 'jax'",
     ),
-    "kernel_log_capacity": (256, _capacity, "a whole number of words, at least 1"),
-    "postmortem": (False, _flag, "true or false (in the environment 1 or 0)"),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
     "stall_seconds": (10.0, _seconds, "a number of seconds, at least 0.1"),
     "stall_fail_seconds": (30.0, _seconds, "a number of seconds, at least 0.1; `inf` for never"),
-    "dump_signal": (None, _signal, "None or the name of a signal, as 'SIGUSR1'"),
-    "static_levels": (False, _flag, "true or false (in the environment 1 or 0)"),
-    "whole_prints": (False, _flag, "true or false (in the environment 1 or 0)"),
 }
 
 
@@ -127,8 +102,6 @@ class Config:
     - `errors` (`EFFECTS_ERRORS`): who raises what an effect has failed with after its call had returned.
       `"next_call"`: the thread's next call of an `fx.jit` function, which then is not made, or a barrier before it;
       `"barrier"`: a barrier alone. Either way the failure is logged if nothing raises it within a second.
-    - `cells` (`EFFECTS_CELLS`): when a cell of IPython or of a notebook ends. `"wait"`: when its effects are visible,
-      and what they failed with is the cell's error; `"go_on"`: when its code has run.
     - `bounds_checks` (`EFFECTS_BOUNDS_CHECKS`): whether simulated Pallas kernels check every index of a reference, and
       where their blocks begin, as `fx.check` does; compiled ones are refused. After a change functions are traced
       again.
@@ -138,13 +111,6 @@ class Config:
       `io_callback` are inside `fx.jit`. `"program_order"`: effects like ours, all of them in program order;
       `"as_written"`: effects like ours, in no order without `ordered=True`; `"jax"`: what JAX's transformations make of
       them, in no order without `ordered=True`. Counts for functions traced afterwards.
-    - `kernel_log_capacity` (`EFFECTS_KERNEL_LOG_CAPACITY`): how many words of 32 bits the effects of each program of a
-      compiled Pallas kernel may take. An effect takes one, and its arrays one for each element of 32 bits or fewer.
-      What does not fit is dropped, with a warning that says how many words it takes. Counts for functions traced
-      afterwards.
-    - `postmortem` (`EFFECTS_POSTMORTEM`): whether a program waits where an `fx.error_if` or an `fx.check` is about to
-      fail, or behind an operation that an `fx.watch` will name, as at an `fx.breakpoint`. Counts for functions traced
-      afterwards.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
     - `stall_seconds` (`EFFECTS_STALL_SECONDS`): how long nothing must have been published, replayed, answered or
@@ -152,13 +118,6 @@ class Config:
     - `stall_fail_seconds` (`EFFECTS_STALL_FAIL_SECONDS`): how long, before the youngest program that waits for a
       callback is ended, if all callbacks that run wait for what JAX computes on CPUs; `inf` for never. A callback that
       takes long by itself is never ended.
-    - `dump_signal` (`EFFECTS_DUMP_SIGNAL`): the signal, as `"SIGUSR1"`, on which the process says on standard error
-      what waits for what; None for none.
-    - `static_levels` (`EFFECTS_STATIC_LEVELS`): whether an effect of a level that its logger does not take when it is
-      traced becomes no part of the program. It costs nothing then, and stays out when the level is lowered.
-    - `whole_prints` (`EFFECTS_WHOLE_PRINTS`): whether `builtins.print` is replaced, once a program with effects has
-      been compiled, by one that writes the text of a call at once, so that lines of effects never come in between.
-      Python's writes each argument by itself.
 
     Example:
         >>> import effects as fx
@@ -176,18 +135,12 @@ class Config:
     when_full: str
     after_error: str
     errors: str
-    cells: str
     bounds_checks: bool
     exit_code: int
     jax_effects: str
-    kernel_log_capacity: int
-    postmortem: bool
     native: bool
     stall_seconds: float
     stall_fail_seconds: float
-    dump_signal: int | None
-    static_levels: bool
-    whole_prints: bool
 
     def __init__(self, environ: dict[str, str] | os._Environ[str]):
         object.__setattr__(self, "_listeners", [])

@@ -47,6 +47,33 @@ REMOVED: dict[str, str] = {
     "fx.WandbHandler": (
         "Give `fx.add_handler` a function that calls `run.log(fields)`: docs/how-to/services.md, Weights & Biases."
     ),
+    "fx.while_loop_with_progress": (
+        "Make a bar ahead of a `jax.lax.while_loop`, `bar = fx.progress()`, and call `bar.update(i)` in its body."
+    ),
+    "fx.Effect(allowed_in=)": "Leave it out: an effect may appear everywhere.",
+    "fx.config.cells": (
+        "A cell ends when its effects are visible. Call a program in a thread of its own where its cell is not to wait "
+        "for it."
+    ),
+    "fx.config.dump_signal": (
+        "After `fx.config.stall_seconds` in which nothing moves the log says what waits for what, and so does the "
+        "error of `fx.effects_barrier(timeout=60)`. Call `faulthandler.register(signal.SIGUSR1)` to see on a signal "
+        "where all threads stand."
+    ),
+    "fx.config.kernel_log_capacity": (
+        "Give the call of the kernel the number of words, `fx.pallas_call(kernel, ..., log_capacity=1024)`."
+    ),
+    "fx.config.postmortem": (
+        "Put `fx.breakpoint(when=x < 0)` ahead of `fx.error_if(x, x < 0, ...)` or `fx.check(x >= 0, ...)`, or behind "
+        "the line that the error of `fx.watch` names."
+    ),
+    "fx.config.static_levels": (
+        "Levels are followed while programs run. Put a Python `if` around a call to keep its effect out of the program."
+    ),
+    "fx.config.whole_prints": (
+        'Write a line as one text, `sys.stdout.write(f"{a} {b}\\n")`, so that no line of an effect comes in between, '
+        "or set `fx.config.sync = True`."
+    ),
 }
 """By what was removed, a sentence that says what to write instead."""
 

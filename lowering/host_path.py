@@ -18,22 +18,8 @@ from effects._model.filter import LOGGER
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
-from effects._model.wire import (
-    BEGIN_TARGET,
-    CALL_TARGET,
-    ENTER_TARGET,
-    INDEX,
-    KEEP_TARGET,
-    POST_TARGET,
-    RECORD_TARGET,
-    SHARDS_TARGET,
-    TAKE_TARGET,
-    Attribute,
-    RecordTrait,
-)
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
 from effects.lowering.sites import (
-    known_sites,
     publish_end,
     publish_in_program,
     publish_plain,
@@ -46,12 +32,6 @@ from effects.lowering.tokens import BoundaryMarkers, close_p, gate_p, record_p, 
 MSG_WITHOUT_ORDER = (
     "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. There JAX keeps no "
     "order of effects, so lines come as they come. Put `fx.jit` around the program for order."
-)
-
-MSG_EXPORTED_OPERATION = (
-    "An exported program with asynchronous operations is called where there are no native handlers. What is in flight "
-    "is kept by these, which there are for CPUs and for NVIDIA's GPUs, with the setting `native`. Call it there, or "
-    "export it without a future."
 )
 
 
@@ -75,32 +55,6 @@ def close_lowering(ctx: Any, *tokens: Any) -> Any:
 def _callback(ctx: Any, callback: Any, args: Any) -> Any:
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in ctx.avals_out]
     return _jax.mlir.lower_fun(lambda *args: jax.pure_callback(callback, shapes, *args))(ctx, *args)
-
-
-def replace_handlers(ctx: Any) -> None:
-    """Publishes the records of exported programs, which call handlers, from the host, where there are no handlers."""
-
-    def make(target: str, attributes: Any) -> Any:
-        if target in (BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET):
-            raise NotImplementedError(MSG_EXPORTED_OPERATION)
-        if target not in (RECORD_TARGET, CALL_TARGET, ENTER_TARGET, SHARDS_TARGET):
-            return None
-        if target in (ENTER_TARGET, SHARDS_TARGET) or attributes[Attribute.TRAITS].value & RecordTrait.ENTERS:
-            raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
-        site = known_sites.find(attributes[Attribute.SITE].value)
-        register_site(ctx, site)
-        is_counted = attributes[Attribute.TRAITS].value & RecordTrait.COUNTED
-        ahead = attributes[Attribute.AHEAD].value if Attribute.AHEAD in attributes else 0
-
-        def record(token: Any, *operands: Any) -> list[Any]:
-            own = np.array(token)
-            own[INDEX] += ahead
-            after, *outs = publish_in_program(site, own, [np.asarray(x) for x in operands])
-            return [*outs, np.asarray(token) if is_counted else after]
-
-        return record
-
-    _jax.replace_handlers(ctx, make)
 
 
 def enter_lowering(ctx: Any, *tokens: Any, has_records: bool, has_groups: bool, **_: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from effects._config import config
 from effects._jax import ipython_shell, take_stack
 from effects.dispatch.runtime.runtime import effects_barrier, runtime
 from effects.lowering.native_module import native
@@ -35,20 +34,20 @@ class _Cells:
 
     def display(self, value: Any) -> None:
         """Shows the value of an expression, below what the cell's programs print; not if they have failed."""
-        _wait()
-        if config.cells == "go_on" or not runtime.failures.names(runtime.streams.for_plain().thread):
+        runtime.waiting.for_thread()
+        if not runtime.failures.names(runtime.streams.for_plain().thread):
             self._display(value)
 
     def show_error(self, *args: Any, **kwargs: Any) -> None:
         """Shows an exception, below what the cell's programs print; at once if it is an interrupt."""
         if not isinstance(sys.exception(), KeyboardInterrupt):
-            _wait()
+            runtime.waiting.for_thread()
         self._show_error(*args, **kwargs)
 
     def end(self, result: Any) -> None:
         """Called when the code of a cell has run. `result`: what IPython makes of the cell."""
         raised = result.error_before_exec, result.error_in_exec
-        if config.cells == "go_on" or KeyboardInterrupt in map(type, raised):
+        if KeyboardInterrupt in map(type, raised):
             return
         try:
             effects_barrier()
@@ -68,8 +67,3 @@ class _Cells:
             if (code.co_filename, code.co_qualname) in runs:
                 left = lines
         return left
-
-
-def _wait() -> None:
-    if config.cells != "go_on":
-        runtime.waiting.for_thread()

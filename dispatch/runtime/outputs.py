@@ -1,9 +1,8 @@
-"""The outputs to which text of effects goes: whether writing there may wait for effects, that threads and Python's own
-`print` can share them, and what is shown there besides text."""
+"""The outputs to which text of effects goes: whether writing there may wait for effects, that threads can share them,
+and what is shown there besides text."""
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import inspect
 import io
@@ -12,9 +11,6 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
-
-from effects._config import Config, config
-from effects.lowering.native_module import native
 
 _FILES = (io.BufferedWriter, io.BufferedRandom, io.FileIO, io.BytesIO)
 
@@ -137,27 +133,3 @@ class Output:
 
 _without_reader: weakref.WeakSet[Any] = weakref.WeakSet()
 """Outputs that have raised `BrokenPipeError`."""
-
-
-# Python's own `print` beside a drain that writes: each call writes its text at once, so that neither tears the other's
-# lines.
-#
-# Python writes each argument, each separator and the end by themselves. Between two of these another thread may run:
-# where `sys.stdout` has no buffer, where its buffer is full, and in notebooks, whose `sys.stdout` is written in Python.
-
-_pythons: Any = print
-_at_once: Any = None  # made when it is first needed
-
-
-def write_prints_at_once() -> None:
-    """From now on, as long as the setting `whole_prints` is on. Called before the drain can write anything."""
-    config.listen(_configure)
-
-
-def _configure(settings: Config) -> None:
-    global _at_once
-    if settings.whole_prints and builtins.print is _pythons:  # else somebody has put another in its place
-        _at_once = _at_once or native.print_at_once(_pythons)
-        builtins.print = _at_once
-    elif not settings.whole_prints and builtins.print is _at_once:
-        builtins.print = _pythons

@@ -24,7 +24,7 @@ from effects.dispatch.runtime.drain import Drain
 from effects.dispatch.runtime.failures import Failures, LeftOut, first_of_each_line, is_one_line, shown_list
 from effects.dispatch.runtime.observers import Observers
 from effects.dispatch.runtime.output_tokens import FailurePoll
-from effects.dispatch.runtime.outputs import shown_beside_text, write_prints_at_once
+from effects.dispatch.runtime.outputs import shown_beside_text
 from effects.dispatch.runtime.streams import Stream, Streams, traits_of
 from effects.dispatch.runtime.supervisor import shown_program
 from effects.lowering.native_module import native
@@ -337,7 +337,6 @@ class Runtime:
 
     def _before_start(self) -> None:
         stop_before_child_ends(self.stop)
-        write_prints_at_once()
 
     def after_fork(self) -> None:
         """In a forked child, where only the thread that forked goes on: without a drain whatever is published would be

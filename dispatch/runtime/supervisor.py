@@ -12,11 +12,9 @@ What devices do after one of them has failed is here too.
 from __future__ import annotations
 
 import dis
-import faulthandler
 import gc
 import inspect
 import os
-import select
 import sys
 import threading
 import time
@@ -30,7 +28,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 
 from effects import _errors as errors
-from effects._config import Config, config
+from effects._config import config
 from effects._jax import PjitFunction
 from effects._model.device import device_place
 from effects._model.filter import LOGGER
@@ -47,7 +45,6 @@ from effects.lowering.native_module import native
 
 STALLED = "Nothing has moved for {seconds:.3g} s, while this waits:\n{waits}"
 WAITS = "This waits:\n{waits}"
-NOTHING_WAITS = "Nothing waits: all effects that were issued are visible."
 DEADLOCK = (
     "A deadlock: the callback `{name}` at {where} waits for what JAX computes, and its program waits for the callback. "
     "Nothing has moved for {seconds:.3g} s, so this call of the program was ended, and the process goes on:\n{waits}"
@@ -158,7 +155,6 @@ class Supervisor:
         self._is_said = False
         self._is_on_cpu = self._is_alone = False
         config.listen(lambda _: self._wake.set())
-        config.listen(_answer_signals_with(lambda: self.waits(NOTHING_WAITS)))
 
     def start(self) -> None:
         """Called once the drain runs."""
@@ -233,10 +229,10 @@ class Supervisor:
 
     # The text.
 
-    def waits(self, nothing: str = "") -> str:
-        """What waits for what, now; `nothing` if nothing is seen to."""
+    def waits(self) -> str:
+        """What waits for what, now; no text if nothing is seen to."""
         waits = self._waits()
-        return WAITS.format(waits=waits) if waits else nothing
+        return WAITS.format(waits=waits) if waits else ""
 
     def _waits(self) -> str:
         functions, stacks = self._drain.running_functions(), frames()
@@ -411,36 +407,6 @@ def _names_called(frame: FrameType) -> set[str]:
         and at.lineno is not None
         and begin <= (at.lineno, at.col_offset or 0) <= end
     }
-
-
-def _answer_signals_with(waits: Callable[[], str]) -> Callable[[Config], None]:
-    """What sets up `dump_signal`. The signal is answered by a thread: the main thread may wait in native code, where it
-    runs no handler of Python's. `faulthandler` has one in C, which writes to a pipe that the thread reads."""
-    before: list[tuple[int, Any]] = []
-
-    def configure(settings: Config) -> None:
-        if before and before[-1][0] == settings.dump_signal:
-            return
-        while before:
-            number, file = before.pop()
-            faulthandler.unregister(number)
-            file.close()  # which ends the thread
-        if settings.dump_signal is not None:
-            read, write = os.pipe()
-            file = os.fdopen(write, "wb", buffering=0)
-            faulthandler.register(settings.dump_signal, file=file, all_threads=False)
-            before.append((settings.dump_signal, file))
-            threading.Thread(target=answer, args=(read,), name="effects-dump", daemon=True).start()
-
-    def answer(read: int) -> None:
-        while os.read(read, 1 << 16):
-            while select.select([read], [], [], 0)[0] and os.read(read, 1 << 16):
-                pass  # it writes a signal's text in pieces
-            if sys.stderr is not None:
-                print(waits(), file=sys.stderr, flush=True)
-        os.close(read)
-
-    return configure
 
 
 # Programs that have failed on some of their devices and are not over on the others.

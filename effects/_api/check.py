@@ -13,7 +13,6 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._config import config
 from effects._model.after import after
 from effects._model.callback import HostCall
 from effects._model.content import Report, described_by
@@ -36,20 +35,6 @@ MSG_CHECK_FAILED = "{message} ({place}). The program went on after this check."
 CHECK = register_effect(Effect("check", domain=PROGRAM))
 
 _FAILURE = Filter(level=logging.ERROR)
-
-_stops: list[Callable[..., None]] = []
-
-
-def stop_before_failures(stop: Callable[..., None]) -> None:
-    """With the setting `postmortem`, has this called for each check that is traced, as `stop_before` is."""
-    _stops.append(stop)
-
-
-def stop_before(fails: Any, reason: str, *line: Any) -> None:
-    """With the setting `postmortem`, has the program wait here where this holds, for this reason. `line`: the user's
-    line, if none that is running is meant, and values there by their names."""
-    for stop in _stops if config.postmortem and not _jax.is_in_kernel() else ():
-        stop(fails, reason, *line)
 
 
 @described_by("check")
@@ -159,10 +144,6 @@ def check_at(
     operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where, takes_objects=True)
     fmt, leaves, record_fields = check_format("fx.check", fmt, leaves, tree, where)
     site = Site(effect, Check(fmt, record_fields=record_fields), leaves, tree, where, filter=asked)
-
-    if config.postmortem:
-        fails = not holds if isinstance(holds, bool) else ~holds
-        stop_before(fails if when is None else fails & when, f"fx.check: {fmt!r}")
 
     def fail(*operands: Any) -> None:
         bind_where(when, operands, site, "fx.check")
@@ -320,7 +301,6 @@ def error_if(x: T, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> T:
     site = Site(CHECK, content, arguments, tree, where)
     if is_wrong is False:
         return x
-    stop_before(is_wrong, f"fx.error_if: {fmt!r}")
 
     def end(*operands: Any) -> Any:
         return effect_p.bind(*operands, site=site)[0]

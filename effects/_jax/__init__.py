@@ -138,7 +138,6 @@ from effects._jax.lowering import platforms_of as platforms_of
 from effects._jax.lowering import read_sharding as read_sharding
 from effects._jax.lowering import region_axes as region_axes
 from effects._jax.lowering import register_partitioner as register_partitioner
-from effects._jax.lowering import replace_handlers as replace_handlers
 from effects._jax.lowering import replicas_per_group as replicas_per_group
 from effects._jax.lowering import replicated_hlo_sharding as replicated_hlo_sharding
 from effects._jax.lowering import values_beside as values_beside

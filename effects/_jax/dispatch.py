@@ -267,18 +267,16 @@ def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
 # Nothing of JAX's own behaves differently because of these. What does is in `patches.py`.
 
 
-def register_effect_types(
-    types: Sequence[type], *, ordered: type, control_flow: type, custom_derivatives: type, remat: type
-) -> None:
-    """Tells JAX of classes of effects: all of them may be lowered, parts of them may appear in places."""
+def register_effect_types(types: Sequence[type], *, ordered: type) -> None:
+    """Tells JAX of classes of effects: they may appear everywhere, and be lowered."""
     for type_ in types:
         jax_effects.lowerable_effects.add_type(type_)
         jax_effects.partial_eval_kept_effects.add_type(type_)
+        jax_effects.control_flow_allowed_effects.add_type(type_)
+        jax_effects.custom_derivatives_allowed_effects.add_type(type_)
+        jax_effects.remat_allowed_effects.add_type(type_)
     jax_effects.ordered_effects.add_type(ordered)
     jax_effects.shardable_ordered_effects.add_type(ordered)  # else JAX refuses before our lowering can
-    jax_effects.control_flow_allowed_effects.add_type(control_flow)
-    jax_effects.custom_derivatives_allowed_effects.add_type(custom_derivatives)
-    jax_effects.remat_allowed_effects.add_type(remat)
 
 
 def infer_types_each_time(primitive: Primitive) -> None:

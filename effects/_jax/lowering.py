@@ -191,12 +191,6 @@ def replicas_per_group(ctx: Any) -> int:
     return replicas if replicas > 1 else 0
 
 
-MSG_DYNAMIC_RECORD = (
-    "An exported program with effects and symbolic shapes is called on a platform without native handlers. JAX's "
-    "Python callbacks, which publish its records there, have known shapes only. Export it for shapes that are known."
-)
-
-
 def call_handler(
     ctx: Any,
     target: str,
@@ -321,57 +315,6 @@ def missing_platform(ctx: Any) -> str | None:
     except RuntimeError:  # JAX knows no such platform here
         backend = None
     return platforms[0] if backend is None else None
-
-
-def replace_handlers(ctx: Any, make: Callable[[str, Any], Callable[..., Sequence[Any]] | None]) -> None:
-    """Puts Python callbacks in place of calls of handlers, in all of the module that has been lowered by now.
-
-    `make(target, attributes)` gives the function of the operands that returns the results, or None to leave a call.
-    """
-    calls: list[Any] = []
-
-    def visit(op: Any) -> Any:
-        if op.name == "stablehlo.custom_call":
-            calls.append(op)
-        return mlir.ir.WalkResult.ADVANCE
-
-    ctx.module_context.module.operation.walk(visit)
-    for op in calls:
-        named = (op.attributes.get(name) for name in ("mhlo.backend_config", "backend_config"))
-        attributes = next((each for each in named if isinstance(each, mlir.ir.DictAttr)), {})
-        if (function := make(op.attributes["call_target_name"].value, attributes)) is None:
-            continue
-        avals_in, avals_out = ([_aval_of(value) for value in values] for values in (op.operands, op.results))
-        here = ctx.replace(avals_in=avals_in, avals_out=avals_out)
-        with mlir.ir.InsertionPoint(op), op.location:
-            outs, _, _ = jax_callback.emit_python_callback(
-                here,
-                _as_tuple(function),
-                None,
-                list(op.operands),
-                avals_in,
-                avals_out,
-                has_side_effect=False,
-                returns_token=False,
-            )
-        for old, new in zip(op.results, outs, strict=True):
-            old.replace_all_uses_with(new)
-        op.erase()
-
-
-def _as_tuple(function: Callable[..., Sequence[Any]]) -> Callable[..., tuple[Any, ...]]:
-    return lambda *args: tuple(function(*args))
-
-
-def _aval_of(value: Any) -> Any:
-    type_ = mlir.ir.RankedTensorType(value.type)
-    if not type_.has_static_shape:
-        raise NotImplementedError(MSG_DYNAMIC_RECORD)
-    return core.ShapedArray(tuple(type_.shape), _dtype_of(type_.element_type))
-
-
-def _dtype_of(element_type: Any) -> np.dtype:
-    return next(dtype for dtype, make in mlir._dtype_to_ir_type.items() if make() == element_type)
 
 
 def _shape(aval: Any) -> tuple[Any, ...]:

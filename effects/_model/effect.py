@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from effects import _jax
+from effects import _jax, _removed
 from effects._model.wire import DOMAIN_BITS
 
 MSG_EFFECT_NAME = (
@@ -24,10 +24,6 @@ MSG_EFFECT_DOMAIN_TYPE = (
     "Effect {name!r} was given the domain {domain!r}. An order domain is named by a string. Leave `domain` out for a "
     "domain of its own, or name one, such as 'program'."
 )
-MSG_EFFECT_ALLOWED_IN = (
-    "Effect {name!r} was allowed in {unknown}, which JAX does not ask about. `allowed_in` takes any of {every}. "
-    "Remove what is unknown, or leave `allowed_in` out to allow all of them."
-)
 
 
 PROGRAM = "program"
@@ -35,9 +31,6 @@ PROGRAM = "program"
 
 UNORDERED = "(unordered)"
 """In place of a domain: of effects that have no order. Their tokens do not chain; what they return is joined."""
-
-ALLOWED_IN = ("control_flow", "custom_derivatives", "remat")
-"""Where JAX asks whether an effect may appear."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +43,6 @@ class Effect(_jax.JaxEffect):
         kind: `"host"`: devices only record it and the host replays it in order. `"device"`: it happens on the device.
         domain: The order domain, by name. Effects of one domain share one sequence. Without it the effect has a
             domain of its own; the built-in host effects are in `"program"`.
-        allowed_in: Where it may appear, of `"control_flow"`, `"custom_derivatives"` and `"remat"`; by default
-            everywhere.
 
     Example:
         >>> import effects as fx
@@ -65,7 +56,6 @@ class Effect(_jax.JaxEffect):
     ordered: bool = True
     kind: Literal["host", "device"] = "host"
     domain: str = ""
-    allowed_in: frozenset[str] = frozenset(ALLOWED_IN)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -74,14 +64,8 @@ class Effect(_jax.JaxEffect):
             raise ValueError(MSG_EFFECT_KIND.format(name=self.name, kind=self.kind))
         if self.domain is not None and not isinstance(self.domain, str):
             raise TypeError(MSG_EFFECT_DOMAIN_TYPE.format(name=self.name, domain=self.domain))
-        allowed_in = frozenset(self.allowed_in)
-        if unknown := sorted(map(str, allowed_in - set(ALLOWED_IN))):
-            raise ValueError(
-                MSG_EFFECT_ALLOWED_IN.format(name=self.name, unknown=", ".join(unknown), every=", ".join(ALLOWED_IN))
-            )
         object.__setattr__(self, "ordered", bool(self.ordered))
         object.__setattr__(self, "domain", self.domain or self.name)
-        object.__setattr__(self, "allowed_in", allowed_in)
 
     def __str__(self) -> str:
         return self.name if self.ordered else f"{self.name} (unordered)"
@@ -94,12 +78,14 @@ class Effect(_jax.JaxEffect):
         return dataclasses.replace(self, ordered=False)
 
 
+Effect.__init__ = _removed.without_arguments("fx.Effect", "allowed_in")(Effect.__init__)  # type: ignore[method-assign]
+
+
 @functools.cache
 def describe_effect(effect: Effect) -> dict[str, Any]:
     """The effect's fields, as JSON has them, without those that have their defaults."""
     defaults = {field.name: field.default for field in dataclasses.fields(effect)} | {"domain": effect.name}
-    fields = {name: value for name, value in vars(effect).items() if value != defaults[name]}
-    return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in fields.items()}
+    return {name: value for name, value in vars(effect).items() if value != defaults[name]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,23 +103,7 @@ def jax_effects(effect: Effect) -> set[_jax.JaxEffect]:
     return {effect, Order(effect.domain)} if effect.ordered else {effect}
 
 
-def _allowed_in(where: str) -> type:
-    """A type whose instances are the effects that are allowed there. JAX asks by type, we answer by field."""
-
-    class Allowed(type):
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, Order) or (isinstance(instance, Effect) and where in instance.allowed_in)
-
-    return Allowed("Allowed", (), {})
-
-
-_jax.register_effect_types(
-    (Effect, Order),
-    ordered=Order,
-    control_flow=_allowed_in("control_flow"),
-    custom_derivatives=_allowed_in("custom_derivatives"),
-    remat=_allowed_in("remat"),
-)
+_jax.register_effect_types((Effect, Order), ordered=Order)
 
 
 # Which effects there are.

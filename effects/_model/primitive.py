@@ -14,7 +14,6 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._config import config
 from effects._model.effect import jax_effects
 from effects._model.site import Site
 
@@ -54,8 +53,6 @@ _jax.infer_types_each_time(effect_p)
 
 def bind_where(when: Any, operands: Sequence[Any], site: Site, call: str) -> None:
     """The effect of a site where `when` holds; None: always. Nothing uses its results."""
-    if config.static_levels and not site.filter.allowed():
-        return
     if when is None:
         effect_p.bind(*operands, site=site)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +12,6 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.check import stop_before_failures
 from effects._jax import patches
 from effects._model.callback import HostCall
 from effects._model.effect import PROGRAM, Effect, register_effect
@@ -23,7 +22,7 @@ from effects._model.primitive import bind_where
 from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.where import Where
-from effects.extensions.breakpoints.frames import Frame, frame_of, take_frames
+from effects.extensions.breakpoints.frames import Frame, take_frames
 
 ENDED = "The user ended the program at {call} ({place})."
 INTERRUPTED = "Ctrl-C ended the program at {call}."
@@ -82,39 +81,26 @@ def breakpoint(when: Any = None) -> None:
     _stop(when)
 
 
-def _stop(
-    when: Any,
-    reason: str = "",
-    line: Where | None = None,
-    named: Mapping[str, Any] | None = None,
-    at_most: int = MOST_FRAMES,
-    effect: Effect = BREAKPOINT,
-) -> None:
-    """Has the program wait at the user's line, where `when` holds. `reason`: why. `line`: another one, ahead of those
-    that are running, with these values."""
+def _stop(when: Any, at_most: int = MOST_FRAMES, effect: Effect = BREAKPOINT) -> None:
+    """Has the program wait at the user's line, where `when` holds."""
     frames, values = take_frames(sys._getframe(), at_most)
-    if line is not None:
-        frames.insert(0, frame_of(line, named or {}, values))
     where = Where(frames[0].file, frames[0].line, frames[0].function)
     operands, leaves, tree = take_arguments(tuple(values), {}, "fx.breakpoint", where)
 
     def wait(*operands: Any, record: Record) -> np.int32:
-        _ask([each.of_program(operands) for each in frames], reason, record)
+        _ask([each.of_program(operands) for each in frames], record)
         return np.int32(0)
 
     content = _Stop(HostFunction(wait, name="fx.breakpoint"), (_NOTHING,), jax.tree.structure(0), pass_record=True)
     bind_where(when, operands, Site(effect, content, leaves, tree, where, filter=NO_LEVEL), "fx.breakpoint")
 
 
-stop_before_failures(_stop)
-
-
-def _ask(frames: list[Frame], reason: str, record: Record) -> None:
+def _ask(frames: list[Frame], record: Record) -> None:
     from effects.extensions.breakpoints.prompt import ask  # few programs get here
 
     device = (record.device,) if record.device >= 0 and jax.device_count() > 1 else ()
     shown = [*map(errors.numbered, ("lane", "device", "grid index"), (record.lane, device, record.grid or ()))]
-    title, call = ", ".join(filter(None, [reason, *shown])), f"`fx.breakpoint` at {record.where}"
+    title, call = ", ".join(filter(None, shown)), f"`fx.breakpoint` at {record.where}"
     try:
         if ask(frames, title, call):
             return

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.where import Where
 
 _KEPT = (np.ndarray, np.generic, bool, int, float, complex, str, bytes)
 
@@ -82,13 +81,6 @@ def take_frames(frame: FrameType, at_most: int) -> tuple[list[Frame], list[Any]]
         code = each.f_code
         frames.append(Frame(code.co_filename, each.f_lineno, code.co_qualname, values, each.f_globals))
     return frames, operands
-
-
-def frame_of(line: Where, named: Mapping[str, Any], operands: list[Any]) -> Frame:
-    """A frame at a line that is not running, with these values, which become operands."""
-    places = {name: (jax.tree.structure(0), [_Place(len(operands) + i)]) for i, name in enumerate(named)}
-    operands.extend(map(jax.lax.stop_gradient, named.values()))
-    return Frame(*line, places, {})
 
 
 def _named(value: Any) -> _Named:

@@ -70,8 +70,8 @@ def export(
 
     Args:
         fun: The function, as it is or as `fx.jit` returned it.
-        platforms: As for `jax.export.export`. Where one has no native handlers, the process that calls
-            the program there publishes its effects through JAX's Python callbacks; shapes must be known then.
+        platforms: As for `jax.export.export`. A program with effects is called where there are native handlers: on CPUs
+            and NVIDIA's GPUs.
         disabled_checks: As for `jax.export.export`.
         **options: Other options that `jax.export.export` of this version of JAX takes.
 

@@ -22,7 +22,6 @@ from effects.dispatch.calling.programs import RUNTIME_TOKEN
 from effects.dispatch.runtime.runtime import runtime
 from effects.extensions.export.saved import pack, unpack
 from effects.lowering.effect import calls_handlers
-from effects.lowering.host_path import replace_handlers
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
 MSG_EXPORT_VJP = (
@@ -40,9 +39,9 @@ MSG_EXPORTED_OF_PROCESSES = (
     "it was exported from."
 )
 MSG_EXPORTED_WITHOUT_NATIVE = (
-    "An exported program with effects is called over several devices without native handlers. JAX's Python callbacks, "
-    "which publish its records there, would do so on each device. Call the function that it was exported from, or use "
-    "a platform with native handlers (CPU) with the setting `native`."
+    "The exported program `{program}` has effects, and is called where there are no native handlers. It calls these, "
+    "which there are for CPUs and for NVIDIA's GPUs, with the setting `native`. Call it there, or call the function "
+    "that it was exported from."
 )
 MSG_EXPORTED_IN_JAX_JIT = (
     "The exported program `{program}`, which has effects, is part of a program that plain `jax.jit` compiles. Its "
@@ -240,35 +239,24 @@ def _exported_program_token_rule(
 ) -> tuple[Tokens, list[Any]]:
     here = [exported_for_p.bind(token, program=program) for token in tokens.values()]
     outs, after = program._run(here, flat)
-    after = [exported_calls_p.bind(token) for token in after]
     return dict(zip(tokens, after, strict=True)), outs
 
 
 exported_for_p: _jax.Primitive = _jax.Primitive("exported_for")
-"""token -> token: what follows was lowered for as many devices as the program was exported for."""
+"""token -> token: what follows calls native handlers, and was lowered for as many devices as the program was exported
+for."""
 exported_for_p.def_abstract_eval(lambda token, program: token)
 
 
 def _exported_for_lowering(ctx: Any, token: Any, *, program: Exported) -> list[Any]:
+    if not calls_handlers(ctx) and not _jax.is_for_export(ctx):
+        raise NotImplementedError(MSG_EXPORTED_WITHOUT_NATIVE.format(program=program.fun_name))
     devices = _jax.automatic_devices(ctx)
     # JAX runs what was exported for one device over several too, but its records would come from each of them.
     if devices and program.nr_devices == 1:
         raise NotImplementedError(MSG_EXPORTED_FOR_ONE.format(program=program.fun_name, devices=devices))
     if devices and _jax.own_devices(ctx, devices) != devices:
         raise NotImplementedError(MSG_EXPORTED_OF_PROCESSES.format(program=program.fun_name))
-    return [token]
-
-
-exported_calls_p: _jax.Primitive = _jax.Primitive("exported_calls")
-"""token -> token: where there are no native handlers, those that exported programs call are replaced."""
-exported_calls_p.def_abstract_eval(lambda token: token)
-
-
-def _exported_calls_lowering(ctx: Any, token: Any) -> list[Any]:
-    if not calls_handlers(ctx) and not _jax.is_for_export(ctx):
-        if _jax.automatic_devices(ctx):
-            raise NotImplementedError(MSG_EXPORTED_WITHOUT_NATIVE)
-        replace_handlers(ctx)
     return [token]
 
 
@@ -283,4 +271,3 @@ def _exported_program_lowering(ctx: Any, *flat: Any, program: Exported, sites: A
 _jax.ad.primitive_jvps[exported_program_p] = _exported_program_jvp
 _jax.mlir.register_lowering(exported_program_p, _exported_program_lowering)
 _jax.mlir.register_lowering(exported_for_p, _exported_for_lowering)
-_jax.mlir.register_lowering(exported_calls_p, _exported_calls_lowering)

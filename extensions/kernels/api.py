@@ -38,6 +38,9 @@ MSG_WHEN_FULL = (
 GRID_ORDER, LOG_CAPACITY, WHEN_FULL = "effects.grid_order", "effects.log_capacity", "effects.when_full"
 """Keys in a kernel's metadata. JAX hands metadata on whatever it makes of a kernel."""
 
+DEFAULT_CAPACITY = 256
+"""The words that the effects of one program of the grid may take in a log, if its call does not say how many."""
+
 
 @_jax.for_users
 def pallas_call(
@@ -62,7 +65,8 @@ def pallas_call(
             first; `"reverse"`; or an integer, the seed of a random order. Effects are shown in the order of the grid
             all the same, behind the kernel. Callbacks whose results the kernel waits for run as the grid is visited.
         log_capacity: How many words of 32 bits the effects of one program of the grid may take in the log of a kernel
-            that is compiled for a device; by default what the setting `kernel_log_capacity` says.
+            that is compiled for a device. An effect takes one, and its arrays one for each element of 32 bits or fewer.
+            What does not fit is dropped, with a warning that says how many words were needed. 256 by default.
         when_full: What becomes of a log that had too little room. What did not fit is counted and said in any case.
             `"grow"`: the log has more room when the function is called again. `"drop_newest"`: it stays as it is.
         **options: As for `pl.pallas_call`.
@@ -128,11 +132,10 @@ def grid_order_of(metadata: Any) -> str | int | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def log_options_of(metadata: Any) -> tuple[int | None, bool]:
-    """What a kernel's metadata say of its log: its capacity, None for that of the setting, and whether it grows."""
+def log_options_of(metadata: Any) -> tuple[int, bool]:
+    """What a kernel's metadata say of its log: its capacity, and whether it grows."""
     notes = dict(metadata or {})
-    capacity = notes.get(LOG_CAPACITY)
-    return (None if capacity is None else int(capacity)), notes.get(WHEN_FULL, "grow") == "grow"
+    return int(notes.get(LOG_CAPACITY, DEFAULT_CAPACITY)), notes.get(WHEN_FULL, "grow") == "grow"
 
 
 def numbers_in_order(order: str | int, count: int, numpy: Any = np) -> Any:

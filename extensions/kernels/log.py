@@ -28,8 +28,8 @@ MSG_DROPPED = (
     "program of the grid, and a program needed {need}. {remedy}"
 )
 THEN_GROWS = (
-    "It has more room where the kernel is traced again, which a function of `fx.jit` is at its next call. Set "
-    "`fx.config.kernel_log_capacity` before to lose none."
+    "It has more room where the kernel is traced again, which a function of `fx.jit` is at its next call. Write "
+    "`fx.pallas_call(..., log_capacity={need})` to lose none."
 )
 THEN_STAYS = "Give `log_capacity` so many words, or record less."
 
@@ -133,7 +133,8 @@ class KernelLog(Composite):
         if self.grows:
             grown[self.key] = max(need, grown.get(self.key, 0))
         shown = {"kernel": self.kernel, "where": site.where, "capacity": self.capacity, "need": need}
-        text = MSG_DROPPED.format(dropped=dropped, remedy=THEN_GROWS if self.grows else THEN_STAYS, **shown)
+        remedy = THEN_GROWS.format(need=need) if self.grows else THEN_STAYS
+        text = MSG_DROPPED.format(dropped=dropped, remedy=remedy, **shown)
         return text, sum(grown.values())
 
     def _index_of(self, program: int, lanes: list[np.ndarray]) -> np.ndarray:

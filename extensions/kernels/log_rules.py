@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from effects import _jax
-from effects._config import config
 from effects._jax import kernel_logs, pallas
 from effects._model.callback import HostCall
 from effects._model.content import HandlerContent
@@ -24,6 +23,7 @@ from effects._model.operand import Operand, flat_arguments
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
+from effects.extensions.kernels.api import DEFAULT_CAPACITY
 from effects.extensions.kernels.grid import LANES
 from effects.extensions.kernels.log import COUNTS, KernelLog, grown, need_of, order_of
 from effects.extensions.kernels.log_writer import LogWriter
@@ -46,12 +46,13 @@ MSG_DYNAMIC_GRID = (
 )
 MSG_CAPACITY = (
     "The effect `{effect}` at {where} takes {need} words of 32 bits, and the log of the kernel `{kernel}` has room for "
-    "{capacity} in each program of the grid. An effect is written as a whole. Record less of the array, or give the "
-    "log more room with {remedy}."
+    "{capacity} in each program of the grid. An effect is written as a whole. Record less of the array, or write "
+    "`fx.pallas_call(..., log_capacity={need})`."
 )
 MSG_TOO_LARGE = (
     "The log of the kernel `{kernel}` at {where} would take {size} bytes: {words} words for each of {programs} "
-    "programs. A log has at most {most}. Record less, or set `fx.config.kernel_log_capacity` to fewer words."
+    "programs. A log has at most {most}. Record less, or give `fx.pallas_call` a smaller "
+    "`log_capacity`."
 )
 MSG_LANES = (
     "The effect `{effect}` at {where} is in a kernel under `vmap` that is compiled for Mosaic GPU. JAX compiles no "
@@ -72,7 +73,7 @@ _MOST = 1 << 31
 class LogOptions:
     """What a kernel's call says of its log."""
 
-    capacity: int | None = None  # words in each program; None: what the setting says
+    capacity: int = DEFAULT_CAPACITY  # words in each program
     grows: bool = True  # whether it has more room once that was too few
     takes_largest: bool = False  # whether it has room for each of the kernel's effects, whatever the capacity
     leaves_awaited: bool = False  # whether what the kernel waits for stays in it, as a simulated one's may
@@ -220,16 +221,13 @@ def _in_grid(site: Site, rank: int) -> Site:
 
 def _capacity(kernel: str, sites: tuple[Site, ...], options: LogOptions, most: int) -> int:
     """How many words the effects of a program may take. A log grows to `most` words a program at most."""
-    capacity = config.kernel_log_capacity if options.capacity is None else options.capacity
     largest = max(sites, key=need_of)
-    if options.takes_largest:
-        capacity = max(capacity, need_of(largest))
+    capacity = max(options.capacity, need_of(largest)) if options.takes_largest else options.capacity
     if (need := need_of(largest)) <= capacity:
         needed = grown.get((kernel, sites), 0) if options.grows else 0
         room = 1 << (needed - 1).bit_length() if needed > capacity else 0  # a little more the next time is room enough
         return max(capacity, min(room, most - COUNTS - need - 1))
-    remedy = "`fx.config.kernel_log_capacity`" if options.capacity is None else "`log_capacity`"
-    shown = {"kernel": kernel, "need": need, "capacity": capacity, "remedy": remedy}
+    shown = {"kernel": kernel, "need": need, "capacity": capacity}
     raise ValueError(MSG_CAPACITY.format(effect=largest.effect, where=largest.where, **shown))
 
 

@@ -48,7 +48,8 @@ def log_mesh_kernel(args: Sequence[Any], params: dict[str, Any]) -> tuple[list[A
     if params["interpret"] is True:
         raise NotImplementedError(MSG_MESH_SIMULATED.format(kernel=name, where=_where(params)))
     grid = tuple(sizes.values())
-    plan = plan_log(kernel, name, grid, tuple(range(len(grid))), LogOptions(), MSG_MESH_AWAITED)
+    # A kernel over a mesh has no argument for the capacity: no effect of it may be larger than its log.
+    plan = plan_log(kernel, name, grid, tuple(range(len(grid))), LogOptions(takes_largest=True), MSG_MESH_AWAITED)
     target = kernel_logs.SIMULATION if params["interpret"] else kernel_logs.MOSAIC_GPU
     writer = LogWriter(plan.sites, plan.content.capacity, target)
 

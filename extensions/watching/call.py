@@ -14,7 +14,6 @@ from typing import Any
 import jax
 
 from effects import _jax
-from effects._config import config
 from effects.dispatch.calling.jit import jit
 from effects.extensions.watching.asked import Watch, has_any
 from effects.extensions.watching.each import Each
@@ -40,7 +39,7 @@ def bind_watched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
     jaxpr = _jax.without_dead_code(jaxpr)
     if not has_any(jaxpr, watch):
         return _jax.evaluate(jaxpr, args)
-    searches = not watch.summary and not config.postmortem and can_search(jaxpr)
+    searches = not watch.summary and can_search(jaxpr)
 
     def run(*args: Any) -> list[Any]:
         return run_searched(jaxpr, args, watch, names) if searches else Each(watch).run(jaxpr, args, names)

@@ -15,7 +15,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.check import CHECK, Check, End, stop_before
+from effects._api.check import CHECK, Check, End
 from effects._api.log import LOG, Event
 from effects._model.content import Report, described_by
 from effects._model.filter import Filter
@@ -255,9 +255,6 @@ def bind_found(
         watch.backward or "transpose" in str(eqn.source_info.name_stack),
     )
     taken = [x for _, x in shown]
-    if not watch.search:
-        named = {each or f"operand_{at}": x for at, (each, x) in enumerate(shown)}
-        stop_before(found, f"fx.watch: `{name}` made a bad value", where, {**named, "result": outs[0]})
 
     def record(*given: Any) -> Any:
         fields = _fields(watch, name, given[: len(taken)], given[len(taken) : len(taken) + len(outs)])

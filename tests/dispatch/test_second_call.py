@@ -97,10 +97,6 @@ def _under(context):
     return call
 
 
-def _setting(**settings):
-    return _under(lambda: fx.config.override(**settings))
-
-
 def _at_once(f):
     with fx.config.override(sync=True):
         y = f(X)
@@ -139,7 +135,6 @@ STATES = {
     "a callback": _in_a_callback,
     "a capture": _captured,
     "at once": _at_once,
-    "whole prints": _setting(whole_prints=True),
     "one order for all threads": _in_one_order,  # last: that there are two is known from then on
 }
 

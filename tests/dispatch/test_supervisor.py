@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 import effects as fx
 from tests.forks import run_forked
-from tests.helpers import meet_barrier, run_python
+from tests.helpers import meet_barrier
 from tests.internals import runtime
 from tests.internals import supervisor as internal_supervisor
 from tests.storm.__main__ import main
@@ -145,40 +144,6 @@ def test_barrier_whose_time_runs_out_says_what_waits():
     meet_barrier()
 
 
-DUMPS = """
-import os, signal, sys, threading, jax, effects as fx
-fx.config.dump_signal = "usr1"
-begun, goes_on = threading.Event(), threading.Event()
-
-def slow(x):
-    begun.set()
-    goes_on.wait(60)
-    return x
-
-f = fx.jit(lambda x: fx.callback(slow, jax.ShapeDtypeStruct((), "float32"), x))
-
-class Stderr:
-    def write(self, text):
-        sys.__stdout__.write(text)
-        if "slow" in text:
-            goes_on.set()
-    def flush(self):
-        sys.__stdout__.flush()
-
-sys.stderr = Stderr()
-threading.Thread(target=lambda: (begun.wait(60), os.kill(os.getpid(), signal.SIGUSR1))).start()
-f(1.0)  # the main thread waits in native code
-"""
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="the system has no such signal")
-def test_signal_shows_what_waits():
-    """Also while the main thread waits in native code, where it runs no handlers of Python's."""
-    done = run_python(DUMPS)
-    assert done.returncode == 0, done.stderr
-    assert "This waits:" in done.stdout and ", in slow" in done.stdout
-
-
 SAYS_AT_THE_END = """
 import threading, effects as fx
 
@@ -208,14 +173,6 @@ def test_stall_takes_seconds(name, value):
     """A number that is at least a tenth."""
     with pytest.raises(ValueError, match=f"`fx.config.{name}` was given .* at least 0.1"):
         setattr(fx.config, name, value)
-
-
-@pytest.mark.parametrize("value", ["SIGKILL", "SEGV", "no such", 9, 0, 1.5])
-def test_dump_signal_takes_signals_that_mean_nothing_else(value):
-    """Those that end a process, and what is none, are refused."""
-    with pytest.raises(ValueError, match="`fx.config.dump_signal` was given .* the name of a signal"):
-        fx.config.dump_signal = value
-    assert os.environ.get("EFFECTS_DUMP_SIGNAL") is None and fx.config.dump_signal is None
 
 
 def test_no_backend_is_asked_for_while_the_process_ends(monkeypatch):

@@ -54,8 +54,12 @@ def test_interrupt_ends_a_cell(notebook):
     assert notebook.execute(*cells) == ["", "KeyboardInterrupt", "x = 1\n"]
 
 
-def test_setting_lets_cells_go_on(notebook):
-    cells = ["fx.config.cells = 'go_on'\ngate.clear(); hold(1)", "gate.set(); fx.config.cells = 'wait'", "show(1)"]
+def test_cell_does_not_wait_for_a_program_of_another_thread(notebook):
+    cells = [
+        "gate.clear(); thread = threading.Thread(target=hold, args=(1,)); thread.start()",
+        "gate.set(); thread.join()",
+        "show(1)",
+    ]
     assert notebook.execute(*cells) == ["", "", "x = 1\n"]
 
 

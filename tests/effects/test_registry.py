@@ -35,7 +35,6 @@ def test_domain_is_its_own_unless_named():
         ({"name": ""}, TypeError, "the name ''"),
         ({"name": 3}, TypeError, "the name 3"),
         ({"name": "x", "domain": 3}, TypeError, "the domain 3"),
-        ({"name": "x", "allowed_in": {"moon"}}, ValueError, "allowed in moon"),
     ],
 )
 def test_wrong_declaration(arguments, error, text):
@@ -56,17 +55,27 @@ def test_registry_is_read_only():
         fx.registered_effects()["x"] = fx.Effect("x")
 
 
-def test_allowed_in_is_enforced_by_jax():
-    """An effect that may not appear in control flow is refused there, and works elsewhere."""
+def test_effect_of_ones_own_may_appear_everywhere():
+    """JAX takes it in control flow, in rules of derivatives and in what is rematerialized."""
     from jax.extend.core import Primitive
 
-    effect = fx.register_effect(fx.Effect("test-straight", allowed_in={"remat"}))
-    straight_p = Primitive("straight")
-    straight_p.multiple_results = True
-    straight_p.def_effectful_abstract_eval(lambda: ([], {effect}))
-    with pytest.raises(NotImplementedError, match="Effects not supported"):
-        jax.make_jaxpr(lambda: jax.lax.fori_loop(0, 3, lambda i, c: (straight_p.bind(), c)[1], 0))()
-    assert effect in jax.make_jaxpr(jax.checkpoint(lambda: straight_p.bind()))().effects
+    effect = fx.register_effect(fx.Effect("test-anywhere"))
+    effect_p = Primitive("anywhere")
+    effect_p.multiple_results = True
+    effect_p.def_effectful_abstract_eval(lambda: ([], {effect}))
+
+    @jax.custom_jvp
+    def f(x):
+        effect_p.bind()
+        return x
+
+    f.defjvp(lambda primals, tangents: (f(*primals), *tangents))
+    for function in (
+        lambda x: jax.lax.fori_loop(0, 3, lambda i, x: (effect_p.bind(), x)[1], x),
+        lambda x: jax.jvp(f, (x,), (x,)),
+        jax.checkpoint(lambda x: (effect_p.bind(), x)[1]),
+    ):
+        assert effect in jax.make_jaxpr(function)(1.0).effects
 
 
 def test_unregistered_effect_in_a_program():

@@ -56,7 +56,6 @@ RUNS = {
     "outside of programs": lambda name: _print(name)(X),
     "exported": lambda name: fx.export(_print(name))(X).call(X),
     "deserialized": lambda name: fx.deserialize(fx.export(_print(name))(X).serialize()).call(X),
-    "exported, without native code": lambda name: _without_native(fx.export(_print(name))(X).call),
     "executable": lambda name: _saved(_print(name))(X),
     "log of a kernel": lambda name: _with_logs(fx.jit, name),
     "log of an exported kernel": lambda name: _with_logs(lambda f: fx.export(f)(X).call, name),

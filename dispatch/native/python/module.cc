@@ -20,7 +20,6 @@
 #include "dispatcher.h"
 #include "exit.h"
 #include "extension.h"
-#include "print.h"
 #include "stream.h"
 #include "texts.h"
 #include "waiting.h"
@@ -144,7 +143,6 @@ NB_MODULE(_native, m) {
   m.def("reclaim", [] { return wake_up().reclaim(); });
   m.def("leave", [] { wake_up().leave(); });
   m.def("watch_exit", &WatchExit);
-  m.def("print_at_once", &PrintAtOnce);
   m.def("end_with", &EndWith, nb::arg(), nb::arg("always") = false);
   m.def("set_offer_urgent", [] { wake_up().set_offer_urgent(); });
   m.def("nest", [](uint32_t thread) { drain().nest(thread); });

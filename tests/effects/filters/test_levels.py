@@ -292,25 +292,3 @@ def test_levels_that_change_while_devices_run():
     assert len(kept) <= 4 * 500
     keys = [(int(record.args[0]), record.fmt.startswith(other), record.device) for record in records]
     assert keys == sorted(set(keys))
-
-
-# Static levels
-
-
-def test_static_levels_leave_the_effect_out_of_the_program():
-    """With `static_levels` a level that is not taken while tracing is no part of the program, now or later."""
-    title = new_title()
-
-    def f(x):
-        fx.print(f"{title} {{}}", x)
-        fx.check(x > 10, "small", level="debug")
-        return x
-
-    with fx.config.override(static_levels=True), level("ERROR"):
-        program = fx.jit(f)
-        assert "effects" not in program.lower(1).as_text()
-        assert not jax.make_jaxpr(f)(1).effects
-        assert texts_of(program, 1) == []
-    assert texts_of(program, 1) == []
-    with fx.config.override(static_levels=True):
-        assert "effects" in fx.jit(lambda x: f(x)).lower(1).as_text()

@@ -16,15 +16,6 @@ import pytest
 import effects as fx
 
 
-@pytest.fixture
-def logger_level():
-    """Sets the level of the logger `effects`, and puts it back."""
-    logger = logging.getLogger("effects")
-    before = logger.level
-    yield logger.setLevel
-    logger.setLevel(before)
-
-
 class Point(NamedTuple):
     x: Any
     y: Any
@@ -218,24 +209,6 @@ def test_log_of_several_threads_is_in_each_ones_order(logged):
 
 
 # Levels
-
-
-def test_with_static_levels_a_log_below_the_loggers_own_is_not_in_the_program(logger_level, logged):
-    """Below the level that the logger `effects` has of its own, there is no trace of it in the program."""
-
-    def program():
-        return lambda x: (fx.log("debug", level=logging.DEBUG, x=x), x + 1)[1]
-
-    x = jnp.ones(3)
-    logger_level(logging.INFO)
-    silent = jax.make_jaxpr(lambda x: x + 1)(x)
-    with fx.config.override(static_levels=True):
-        assert str(jax.make_jaxpr(program())(x)) == str(silent)
-        assert "effects_" not in fx.jit(program()).lower(x).as_text()
-    logger_level(logging.DEBUG)
-    assert str(jax.make_jaxpr(program())(x)).count("Site(log ") == 1
-    (record,) = logged(fx.jit(program()), x)
-    assert record.levelno == logging.DEBUG and record.x.tolist() == [1, 1, 1]
 
 
 def test_levels_above_leave_records_to_handlers(caplog, logged):

@@ -303,70 +303,41 @@ fx.jit(lambda x: fx.callback(save, None, x))(4)
     assert programs.run(code, "twice", "c")[1:] == ["np.int32(8)", ""]
 
 
-POSTMORTEM = """
+AHEAD_OF_CHECKS = """
 @fx.jit
 def root(x):
     y = x - 1
+    fx.breakpoint(when=y < 0)
     y = fx.error_if(y, y < 0, "{} has no root", y)
     return jnp.sqrt(y)
 
 @fx.jit
 def half(x):
+    fx.breakpoint(when=x % 2 == 1)
     fx.check(x % 2 == 0, "{} is odd", x)
     fx.print("half {}", x // 2)
 
-with fx.config.override(postmortem=True):
-    root(2.0), half(2)
-    for f, x in ((half, 3), (root, 0.0)):
-        try:
-            f(x)
-            fx.effects_barrier()
-        except fx.CheckError as error:
-            print(error.message)
+root(2.0), half(2)
+for f, x in ((half, 3), (root, 0.0)):
+    try:
+        f(x)
+        fx.effects_barrier()
+    except fx.CheckError as error:
+        print(error.message)
 """
 
 
-def test_failure_waits_first(programs):
-    """With the setting `postmortem`, a program waits where a check or an `fx.error_if` is about to fail."""
-    shown = programs.run(POSTMORTEM, "x", "c", "y", "c")
+def test_breakpoint_ahead_of_a_check_waits_before_it_fails(programs):
+    """The program waits where a check or an `fx.error_if` is about to fail, and fails when the user goes on."""
+    shown = programs.run(AHEAD_OF_CHECKS, "x", "c", "y", "c")
     assert shown[0].splitlines()[-3:] == [
-        "fx.check: '{} is odd', device 0",
-        "> program.py:10 in half",
-        '-> fx.check(x % 2 == 0, "{} is odd", x)',
+        "device 0",
+        "> program.py:11 in half",
+        "-> fx.breakpoint(when=x % 2 == 1)",
     ]
     assert shown[1] == "array(3, dtype=int32)"
-    assert shown[2].splitlines()[:3] == ["half 1", "3 is odd", "fx.error_if: '{} has no root', device 0"]
+    assert shown[2].splitlines()[:3] == ["half 1", "3 is odd", "device 0"]
     assert shown[3:] == ["array(-1., dtype=float32)", "-1.0 has no root"]
-
-
-WATCHED = """
-def root(x):
-    return jax.lax.fori_loop(0, 3, lambda i, x: jnp.log(x), x)
-
-with fx.config.override(postmortem=True):
-    for mode in ("raise", "log", "stop"):
-        try:
-            jax.block_until_ready(fx.jit(jax.vmap(fx.watch(root, mode=mode)))(jnp.float32([9, 2])))
-            fx.effects_barrier()
-            print("no error")
-        except fx.NonFinite as error:
-            print("error:", error.iteration)
-"""
-
-
-def test_watched_function_waits_where_a_bad_value_arises(programs):
-    """With the setting `postmortem`, a program waits behind the operation that makes a bad value, at its line."""
-    first, *shown = programs.run(WATCHED, "p x, result", "u", "c", "c", "c")
-    assert first.splitlines() == [
-        "fx.watch: `log` made a bad value, lane 1, device 0",
-        "> program.py:3 in root.<locals>.<lambda>",
-        "-> return jax.lax.fori_loop(0, 3, lambda i, x: jnp.log(x), x)",
-    ]
-    assert shown[0] == "(array(-0.36651292, dtype=float32), array(nan, dtype=float32))"
-    assert shown[1].startswith("> program.py:8 in <module>")
-    assert shown[2].splitlines()[0] == "error: (2,)"
-    assert "non_finite" in shown[3] and "no error" in shown[3]
-    assert shown[4] == "error: (2,)"
 
 
 def test_person_who_thinks_is_no_stall(programs):

@@ -35,9 +35,9 @@ def _print_all(x, o):
     o[...] = x[...]
 
 
-def _log(f, **settings):
+def _log(f):
     """Traces a program with the logs of its kernels, which JAX simulates."""
-    with fx.config.override(**settings), _jax.with_kernel_options(logs_simulated=True):
+    with _jax.with_kernel_options(logs_simulated=True):
         fx.jit(f).lower(X)
 
 
@@ -51,8 +51,7 @@ def larger_than_its_log():
 
 def log_without_bounds():
     _log(
-        lambda x: pl.pallas_call(_print_first, interpret=True, **BLOCKS)(x),  # here
-        kernel_log_capacity=1 << 28,
+        lambda x: fx.pallas_call(_print_first, interpret=True, log_capacity=1 << 28, **BLOCKS)(x)  # here
     )
 
 
@@ -134,8 +133,16 @@ def bounds_when_compiled():
 SAID = {
     reverse_derivative: (NotImplementedError, "has effects and is differentiated in reverse.*`jax.custom_vjp`", None),
     bounds_when_compiled: (NotImplementedError, "compiled for a device, and `fx.config.bounds_checks` is set", None),
-    larger_than_the_log: (ValueError, "takes 257 words .* for 256 .*with `fx.config.kernel_log_capacity`", _print_all),
-    larger_than_its_log: (ValueError, "takes 257 words .* for 8 .*with `log_capacity`", _print_all),
+    larger_than_the_log: (
+        ValueError,
+        "takes 257 words .* for 256 .*`fx.pallas_call\\(..., log_capacity=257\\)`",
+        _print_all,
+    ),
+    larger_than_its_log: (
+        ValueError,
+        "takes 257 words .* for 8 .*`fx.pallas_call\\(..., log_capacity=257\\)`",
+        _print_all,
+    ),
     log_without_bounds: (ValueError, "kernel `_print_first` at .*would take 214748.* for each of 2 programs", None),
     log_of_a_dynamic_grid: (NotImplementedError, "kernel `_print_first` at .*known only when it runs", None),
     results: (NotImplementedError, "callback `sin` at .*cannot call the host.*interpret=True", None),
@@ -190,7 +197,6 @@ def test_types_that_a_target_does_not_take(target, given):
     kernel = _record(of)
     with (
         jax.enable_x64(given.endswith("64")),
-        fx.config.override(kernel_log_capacity=1024),
         pytest.raises(NotImplementedError, match=f"{shown}, .*{remedy}") as error,
     ):
         lower(logged(lambda x: pl.pallas_call(kernel, compiler_params=options, **BLOCKS)(x)), platform, X)

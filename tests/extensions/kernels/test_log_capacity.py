@@ -11,8 +11,13 @@ from jax.experimental import pallas as pl
 
 import effects as fx
 from effects import _jax
-from tests.extensions.kernels.test_logs import BLOCKS, X, call, k_straight, logged
+from tests.extensions.kernels.test_logs import BLOCKS, X, k_straight, logged
 from tests.helpers import meet_barrier
+
+
+def call(kernel, x, capacity=None, **options):
+    """Calls a kernel in the simulation, with a result like its operand."""
+    return fx.pallas_call(kernel, x, interpret=True, log_capacity=capacity, **options)(x)
 
 
 def test_overflow_is_counted_and_said():
@@ -28,14 +33,33 @@ def test_overflow_is_counted_and_said():
 
     @fx.jit
     def f(x):
-        return call(kernel, x, **BLOCKS)
+        return call(kernel, x, 10, **BLOCKS)
 
-    with fx.config.override(kernel_log_capacity=10), pytest.warns(RuntimeWarning) as said:
+    with pytest.warns(RuntimeWarning) as said:
         _, records = logged(f, X)
     assert [text for text, *_ in records] == ["0 0", "0 1", "1 0", "1 1", "1 2"]
     assert "2 effects of the kernel `kernel`" in str(said[0].message)
     assert "10 words" in str(said[0].message)
     assert "needed 15" in str(said[0].message)
+    assert "`fx.pallas_call(..., log_capacity=15)`" in str(said[0].message)
+
+
+def test_overflow_of_a_plain_pallas_call(lines):
+    """The log of a kernel of JAX's own `pl.pallas_call` has 256 words. The warning says how to call it, and the next
+    call of the function has room for all."""
+
+    def kernel(x_ref, o_ref):
+        jax.lax.fori_loop(0, 150, lambda n, _: fx.print("{}", n), None)
+        o_ref[...] = x_ref[...]
+
+    @fx.jit
+    def f(x):
+        return pl.pallas_call(kernel, x, interpret=True)(x)
+
+    with _jax.with_kernel_options(logs_simulated=True):
+        with pytest.warns(RuntimeWarning, match=r"22 effects .* 256 words .*`fx.pallas_call\(..., log_capacity=300\)`"):
+            assert lines(f, X) == [*map(str, range(128))]
+        assert lines(f, X) == [*map(str, range(150))]
 
 
 def test_a_log_that_is_full_to_the_last_word():
@@ -48,9 +72,9 @@ def test_a_log_that_is_full_to_the_last_word():
 
     @fx.jit
     def f(x):
-        return call(kernel, x, **BLOCKS)
+        return call(kernel, x, 6, **BLOCKS)
 
-    with fx.config.override(kernel_log_capacity=6), pytest.warns(RuntimeWarning, match="^2 effects of the kernel"):
+    with pytest.warns(RuntimeWarning, match="^2 effects of the kernel"):
         _, records = logged(f, X)
     assert [text for text, *_ in records] == ["0 0", "0 1", "1 0", "1 1"]
 
@@ -71,7 +95,7 @@ def test_a_log_grows(lines):
     @fx.jit
     def f(x):
         traced.append("f")
-        return jax.lax.scan(lambda c, _: (call(kernel, c), None), x, None, length=2)[0]
+        return jax.lax.scan(lambda c, _: (call(kernel, c, 16), None), x, None, length=2)[0]
 
     @fx.jit
     def other(x):
@@ -79,7 +103,7 @@ def test_a_log_grows(lines):
         fx.print("other")
         return x
 
-    with fx.config.override(kernel_log_capacity=16), _jax.with_kernel_options(logs_simulated=True):
+    with _jax.with_kernel_options(logs_simulated=True):
         other(X)
         with pytest.warns(RuntimeWarning, match="12 effects of the kernel"):
             assert lines(f, X) == [*map(str, range(8))] * 2
@@ -100,13 +124,9 @@ def test_overflow_where_warnings_are_errors():
 
     @fx.jit
     def f(x):
-        return call(kernel, x)
+        return call(kernel, x, 3)
 
-    with (
-        fx.config.override(kernel_log_capacity=3),
-        _jax.with_kernel_options(logs_simulated=True),
-        warnings.catch_warnings(),
-    ):
+    with _jax.with_kernel_options(logs_simulated=True), warnings.catch_warnings():
         warnings.simplefilter("error")
         with fx.capture(suppress=True) as records:
             f(X)
@@ -129,15 +149,9 @@ def test_what_a_log_cannot_have():
     with _jax.with_kernel_options(logs_simulated=True):
         with pytest.raises(NotImplementedError, match="The callback `sin` at .*interpret=True"):
             fx.jit(lambda x: call(awaiting, x, **BLOCKS)).lower(X)
-        with (
-            fx.config.override(kernel_log_capacity=4),
-            pytest.raises(ValueError, match=rf"py:{line} takes 5 words.*room for 4.*kernel_log_capacity"),
-        ):
-            fx.jit(lambda x: call(blocks, x, **BLOCKS)).lower(X)
-        with (
-            fx.config.override(kernel_log_capacity=(1 << 29) - 1),
-            pytest.raises(ValueError, match="would take .* bytes"),
-        ):
-            fx.jit(lambda x: call(blocks, x, **BLOCKS)).lower(X)
+        with pytest.raises(ValueError, match=rf"py:{line} takes 5 words.*room for 4.*log_capacity=5"):
+            fx.jit(lambda x: call(blocks, x, 4, **BLOCKS)).lower(X)
+        with pytest.raises(ValueError, match="would take .* bytes"):
+            fx.jit(lambda x: call(blocks, x, (1 << 29) - 1, **BLOCKS)).lower(X)
         with pytest.raises(NotImplementedError, match="size is known only when it runs"):
             fx.jit(lambda n, x: call(k_straight, x, grid=(n,))).lower(2, X)

@@ -26,9 +26,8 @@ def call(kernel, interpret, x):
     spec = pl.BlockSpec((x.shape[0] // 4,), lambda i: (i,))
     shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
     options = {} if interpret else {"compiler_params": plt.CompilerParams()}
-    return pl.pallas_call(
-        kernel, out_shape=shape, grid=(4,), in_specs=[spec], out_specs=spec, interpret=interpret, **options
-    )(x)
+    options |= {"grid": (4,), "in_specs": [spec], "out_specs": spec, "interpret": interpret}
+    return fx.pallas_call(kernel, shape, log_capacity=1024, **options)(x)
 
 
 @pytest.mark.parametrize("kernel", SCALARS + BLOCKS)
@@ -37,13 +36,12 @@ def test_same_as_simulated(kernel, jit):
     """Values, texts and places are those of the simulation, alone and under `vmap`."""
     x = jnp.arange(512, dtype=jnp.float32)
     seen = []
-    with fx.config.override(kernel_log_capacity=1024):
-        for interpret in (True, False):
-            once = functools.partial(call, kernel, interpret)
-            with fx.capture(suppress=True) as records:
-                results = jit(once)(x), jit(jax.vmap(once))(jnp.stack([x, x + 1]))
-                jax.block_until_ready(results)
-                meet_barrier()
-            seen.append((jax.tree.map(np.asarray, results), [(r.text, r.grid, r.effect) for r in records]))
+    for interpret in (True, False):
+        once = functools.partial(call, kernel, interpret)
+        with fx.capture(suppress=True) as records:
+            results = jit(once)(x), jit(jax.vmap(once))(jnp.stack([x, x + 1]))
+            jax.block_until_ready(results)
+            meet_barrier()
+        seen.append((jax.tree.map(np.asarray, results), [(r.text, r.grid, r.effect) for r in records]))
     jax.tree.map(np.testing.assert_array_equal, seen[0][0], seen[1][0])
     assert seen[0][1] == seen[1][1]

@@ -19,7 +19,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 import effects as fx
 from effects._jax import pallas
-from effects.extensions.kernels.log_rules import log_kernel
+from effects.extensions.kernels.log_rules import LogOptions, log_kernel
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated"),
@@ -60,7 +60,7 @@ def logged(f):
 
     def run(*args):
         (eqn,) = [e for e in jax.make_jaxpr(f)(*args).jaxpr.eqns if e.primitive is pallas.pallas_call_p]
-        outs, records = log_kernel(args, eqn.params)
+        outs, records = log_kernel(args, eqn.params, LogOptions(capacity=1024))
         return outs, [operands for _, operands in records]
 
     return run
@@ -184,20 +184,19 @@ BLOCKS = [k_block, k_reference, k_half_block]
 def test_constructs(target, kernel):
     """Every construct and type is lowered where the target takes it, else refused at the user's line."""
     platform, options = TARGETS[target]
-    with fx.config.override(kernel_log_capacity=1024):
-        if target == "tpu" and kernel in BLOCKS:
-            with pytest.raises(NotImplementedError, match=r"test_targets\.py:\d+ records an array .*takes scalars"):
-                lower(logged(functools.partial(call, kernel, options)), platform, X)
-        else:
-            text = lower(logged(functools.partial(call, kernel, options)), platform, X)
-            assert "custom_call" in text
-            assert "tensor<4x" in text  # a row for each program
+    if target == "tpu" and kernel in BLOCKS:
+        with pytest.raises(NotImplementedError, match=r"test_targets\.py:\d+ records an array .*takes scalars"):
+            lower(logged(functools.partial(call, kernel, options)), platform, X)
+    else:
+        text = lower(logged(functools.partial(call, kernel, options)), platform, X)
+        assert "custom_call" in text
+        assert "tensor<4x" in text  # a row for each program
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "float64", "int16", "uint8", "bool"])
 def test_types_of_blocks_for_triton(dtype):
     """Arrays of other widths travel as words, too."""
-    with jax.enable_x64(True), fx.config.override(kernel_log_capacity=1024):
+    with jax.enable_x64(True):
         x = jax.ShapeDtypeStruct(X.shape, dtype)
         assert "custom_call" in lower(logged(functools.partial(call, k_block, plt.CompilerParams())), "cuda", x)
 

@@ -95,14 +95,6 @@ def test_loops_outside_of_programs_leave_no_bar_behind():
     assert not bars._shown
 
 
-def test_while_loop_gives_its_condition_arrays():
-    """In all iterations, as JAX's does."""
-    carry = 0, False
-    ours = fx.while_loop_with_progress(lambda c: ~c[1], lambda c: (c[0] + 1, c[0] > 3), carry)
-    assert ours == jax.lax.while_loop(lambda c: ~c[1], lambda c: (c[0] + 1, c[0] > 3), carry)
-    fx.effects_barrier(timeout=60)
-
-
 def test_output_has_one_display_whichever_thread_comes_first():
     """Two threads of the drain that come to an output at one time show their bars together."""
 

@@ -68,7 +68,8 @@ def nested(x):
 
 nested(0)
 fx.effects_barrier()
-fx.jit(lambda x: fx.while_loop_with_progress(lambda x: x < 5, lambda x: x + 1, x, description="[red]while"))(0)
+bar = fx.progress(description="[red]while")
+fx.jit(lambda x: jax.lax.while_loop(lambda x: x < 5, lambda x: (bar.update(x + 1), x + 1)[1], x))(0)
 """)
     assert lines[:3] == [f"outer {i}" for i in range(3)]
     assert sorted(bars(lines)) == [("[red]while", "5/?"), ("inner", "4/4"), ("outer", "3/3")] and len(lines) == 6

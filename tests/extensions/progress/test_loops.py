@@ -85,29 +85,6 @@ def test_fori_loop_that_would_run_backward_has_no_steps():
     assert (int(out), said(records)) == (0, [0])
 
 
-@pytest.mark.parametrize("total", [None, 9])
-@pytest.mark.parametrize("every", [None, 4])
-def test_while_loop_evaluates_its_condition_as_often_as_jaxs(total, every):
-    """Effects of the condition and of the body come as often as without a bar."""
-
-    def loop(of, n):
-        def goes_on(x):
-            fx.print("is {} below {}", x, n)
-            return x < n
-
-        def body(x):
-            fx.print("step {}", x)
-            return x + 2
-
-        return of(goes_on, body, 0)
-
-    out, records = run(lambda n: loop(lambda *of: fx.while_loop_with_progress(*of, total=total, every=every), n), 9)
-    expected, lines = run(lambda n: loop(jax.lax.while_loop, n), 9)
-    assert int(out) == int(expected)
-    assert [record.text for record in records if record.effect == "print"] == [record.text for record in lines]
-    assert said(records) == ([0, 4, 5] if every else [0, 1, 2, 3, 4, 5])
-
-
 def test_step_is_said_when_the_values_are_there():
     """A bar does not run ahead of a loop whose effects come between."""
 
@@ -160,7 +137,7 @@ def test_lanes_of_loops():
     """Under `vmap` each lane says how far it is, as long as it goes on."""
 
     def loop(n):
-        return fx.while_loop_with_progress(lambda x: x < n, lambda x: x + 1, 0, every=1)
+        return fx.fori_loop_with_progress(0, n, lambda _, x: x + 1, 0, every=1)
 
     out, records = run(jax.vmap(loop), jnp.array([1, 3]))
     assert out.tolist() == [1, 3]

@@ -10,8 +10,8 @@ SLIPS = (
     Slip(
         "export.domains_swapped",
         FILE,
-        "program._run(here, flat)\n    after = [exported_calls_p.bind(token) for token in after]",
-        "program._run(here[::-1], flat)\n    after = [exported_calls_p.bind(token) for token in after[::-1]]",
+        "outs, after = program._run(here, flat)",
+        "outs, after = program._run(here[::-1], flat)\n    after = after[::-1]",
         "An exported program counts its domains as each other's.",
         (f"{DOMAINS}::test_domains_of_an_exported_program_inside_another",),
     ),

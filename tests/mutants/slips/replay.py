@@ -34,14 +34,6 @@ SLIPS = (
         ("tests/effects/callback/test_callback.py::test_every_dtype_goes_in_and_comes_out",),
     ),
     Slip(
-        "replay.torn_prints",
-        "dispatch/runtime/outputs.py",
-        "        builtins.print = _at_once\n",
-        "        pass\n",
-        "Lines of effects come in between the parts of a `print` of Python's.",
-        ("tests/effects/test_whole_prints.py::test_lines_are_whole",),
-    ),
-    Slip(
         "replay.lanes_exit",
         REPLAY,
         "            except BaseException as error:\n                if call.results is not None:",
