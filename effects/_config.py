@@ -148,12 +148,12 @@ class Config:
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
     - `stall_seconds` (`EFFECTS_STALL_SECONDS`): how long nothing must have been published, replayed, answered or
-      computed, while something waits, before the log says what waits for what.
+      computed, while something waits, before the log says what waits.
     - `stall_fail_seconds` (`EFFECTS_STALL_FAIL_SECONDS`): how long, before the youngest program that waits for a
       callback is ended, if all callbacks that run wait for what JAX computes on CPUs; `inf` for never. A callback that
       takes long by itself is never ended.
     - `dump_signal` (`EFFECTS_DUMP_SIGNAL`): the signal, as `"SIGUSR1"`, on which the process says on standard error
-      what waits for what; None for none.
+      what waits; None for none.
     - `static_levels` (`EFFECTS_STATIC_LEVELS`): whether an effect of a level that its logger does not take when it is
       traced becomes no part of the program. It costs nothing then, and stays out when the level is lowered.
     - `whole_prints` (`EFFECTS_WHOLE_PRINTS`): whether `builtins.print` is replaced, once a program with effects has
