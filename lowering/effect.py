@@ -30,7 +30,6 @@ from effects._model.wire import (
     COUNT_STEP,
     ENTER_STEP,
     ENTER_TARGET,
-    GATE_TARGET,
     INDEX,
     LEAVE_STEP,
     LEAVE_TARGET,
@@ -60,7 +59,6 @@ from effects.lowering.tokens import (
     TokenContext,
     Tokens,
     close_p,
-    gate_p,
     record_p,
     records_p,
     register_token_rule,
@@ -349,15 +347,6 @@ def close_lowering(ctx: Any, *tokens: Any) -> Any:
     return emit_call(ctx, CLOSE_TARGET, tokens, attributes, replicated=devices != 0, aliases=aliases)
 
 
-def gate_lowering(ctx: Any, token: Any, *, domain: int) -> Any:
-    """The handlers of two programs are in no order on a CPU, and so wait for each other."""
-    if all(PLATFORMS[platform].in_order for platform in _jax.platforms_here(ctx)):
-        return [token]
-    devices = _jax.automatic_devices(ctx)
-    attributes = {Attribute.DOMAIN: domain, Attribute.DEVICES: own_devices(ctx, devices)}
-    return emit_call(ctx, GATE_TARGET, (token,), attributes, replicated=devices != 0)
-
-
 def enter_lowering(
     ctx: Any,
     *operands: Any,
@@ -491,7 +480,6 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     record_p: record_lowering,
     effect_p: effect_lowering,
     close_p: close_lowering,
-    gate_p: gate_lowering,
     enter_p: enter_lowering,
     leave_p: leave_lowering,
     skip_p: skip_lowering,

@@ -188,9 +188,6 @@ close_p: _jax.Primitive = _jax.Primitive("close")
 skip_p: _jax.Primitive = _jax.Primitive("skip")
 """token -> token: the device has no effects with the next `count` numbers."""
 
-gate_p: _jax.Primitive = _jax.Primitive("gate")
-"""token -> token: what follows waits until the thread's programs before are over that call handlers in this domain."""
-
 
 @record_p.def_abstract_eval
 def _record_abstract_eval(
@@ -213,7 +210,6 @@ _jax.infer_types_each_time(record_p)
 _jax.infer_types_each_time(records_p)
 
 
-gate_p.def_abstract_eval(lambda token, domain: token)
 skip_p.def_abstract_eval(lambda token, count: token)
 
 

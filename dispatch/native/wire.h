@@ -9,7 +9,7 @@ namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before, or the wire has other names.
 // effects/_model/native.py says which one Python expects.
-inline constexpr int kInterface = 37;
+inline constexpr int kInterface = 38;
 
 // Tokens
 
@@ -215,7 +215,6 @@ inline uint32_t DevicesOf(int64_t traits) { return static_cast<uint32_t>(traits 
 inline constexpr char kRecordTarget[] = "effects_record";
 inline constexpr char kCallTarget[] = "effects_call";
 inline constexpr char kCloseTarget[] = "effects_close";
-inline constexpr char kGateTarget[] = "effects_gate";
 inline constexpr char kEnterTarget[] = "effects_enter";
 inline constexpr char kLeaveTarget[] = "effects_leave";
 inline constexpr char kSkipTarget[] = "effects_skip";

@@ -185,7 +185,7 @@ class Attribute(enum.StrEnum):
 
 
 RECORD_TARGET, CALL_TARGET, PLAIN_TARGET, PLAIN_CALL_TARGET = layout["record_targets"]
-CLOSE_TARGET, GATE_TARGET, ENTER_TARGET, LEAVE_TARGET, SKIP_TARGET, AFTER_TARGET = layout["region_targets"]
+CLOSE_TARGET, ENTER_TARGET, LEAVE_TARGET, SKIP_TARGET, AFTER_TARGET = layout["region_targets"]
 BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET = layout["operation_targets"]
 [CUSTOM_CALL_TARGET] = layout["custom_call_targets"]
 SHARDS_TARGET = "effects_shards"

@@ -141,7 +141,7 @@ nb::dict Wire() {
              "float64", "complex64", "complex128", "bfloat16", "byte", "thread", "device", "lane"});
   static_assert(number(Scalar::kBool) == 0 && number(Scalar::kLane) == 18);
   wire["record_targets"] = Names({kRecordTarget, kCallTarget, kPlainTarget, kPlainCallTarget});
-  wire["region_targets"] = Names({kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget, kSkipTarget, kAfterTarget});
+  wire["region_targets"] = Names({kCloseTarget, kEnterTarget, kLeaveTarget, kSkipTarget, kAfterTarget});
   wire["operation_targets"] = Names({kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});
   wire["custom_call_targets"] = Names({kCustomCallTarget});
   namespace name = attribute;

@@ -123,19 +123,6 @@ ffi::Error Close(int64_t devices, int32_t device, ffi::RemainingArgs tokens,
   });
 }
 
-// (token) -> token: goes on when the programs before are over that call handlers in the same domain.
-ffi::Future Gate(int64_t domain, int64_t devices, ffi::RemainingArgs args, ffi::RemainingRets rets) {
-  return GuardFuture([&] {
-    const DeviceToken token = LoadToken(Spans(args, 0)[0]);
-    StoreToken(rets, 0, token);
-    ffi::Promise promise;
-    ffi::Future future(promise);
-    gates().pass(ThreadOf(token.token), token.token.epoch, static_cast<uint32_t>(devices), domain,
-                 [promise]() mutable { promise.SetAvailable(); });
-    return future;
-  });
-}
-
 // (*tokens, *values) -> the values, in the same memory: they are there after what the tokens stand for.
 ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); }
 
@@ -194,12 +181,6 @@ XLA_FFI_DEFINE_HANDLER(kClose, Close,
                            .Ctx<ffi::DeviceOrdinal>()
                            .RemainingArgs()
                            .Ret<ffi::Buffer<ffi::U32>>());
-XLA_FFI_DEFINE_HANDLER(kGate, Gate,
-                       ffi::Ffi::Bind()
-                           .Attr<int64_t>(attribute::kDomain)
-                           .Attr<int64_t>(attribute::kDevices)
-                           .RemainingArgs()
-                           .RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(
     kPlain, Plain,
@@ -222,7 +203,6 @@ const std::vector<Handler> &handlers() {
         {kCallTarget, kLoad, pointer(kRegisterSite)},
         {kCallTarget, kRun, pointer(kCall)},
         {kCloseTarget, kRun, pointer(kClose)},
-        {kGateTarget, kRun, pointer(kGate)},
         {kEnterTarget, kRun, EnterHandler()},
         {kLeaveTarget, kRun, LeaveHandler()},
         {kSkipTarget, kRun, SkipHandler()},

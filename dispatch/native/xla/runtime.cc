@@ -14,13 +14,7 @@ WakeUp &wake_up() {
   return *instance;
 }
 Publisher &publisher() {
-  static auto *const instance = [] {
-    auto *const publisher = new Publisher(wake_up());
-    publisher->closed.listen([](uint32_t thread, uint32_t epoch) {
-      if (gates().any()) gates().open(thread, epoch);
-    });
-    return publisher;
-  }();
+  static auto *const instance = new Publisher(wake_up());
   return *instance;
 }
 Drain &drain() {
@@ -33,10 +27,6 @@ Progress &progress() {
 }
 Sites &sites() {
   static auto *const instance = new Sites();
-  return *instance;
-}
-Gates &gates() {
-  static auto *const instance = new Gates();
   return *instance;
 }
 Listeners &listeners() {
