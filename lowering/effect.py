@@ -354,7 +354,6 @@ def enter_lowering(
     devices: int,
     may_diverge: bool,
     has_groups: bool,
-    announces_skips: bool,
     **_: Any,
 ) -> Any:
     counted = advances_token(ctx)
@@ -363,7 +362,6 @@ def enter_lowering(
         Attribute.DEVICES: own_devices(ctx, devices),
         Attribute.MAY_DIVERGE: may_diverge,
         Attribute.HAS_GROUPS: has_groups,
-        Attribute.ANNOUNCES_SKIPS: announces_skips,
         Attribute.COUNTED: counted,
     }
     if not counted:
@@ -376,7 +374,7 @@ def enter_lowering(
             _jax.call_handler(call_ctx, ENTER_TARGET, operands, attributes, has_side_effect=True, aliases=aliases)
         )
     tokens = _each_taken(ctx, tokens, ENTER_STEP, ordered, ctx.avals_in, False)
-    return _with_groups(ctx, tokens, own, announces_skips) if has_groups else tokens
+    return _with_groups(ctx, tokens, own) if has_groups else tokens
 
 
 def _each_taken(
@@ -389,12 +387,12 @@ def _each_taken(
     ]
 
 
-def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any], announces_skips: bool) -> Any:
+def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any]) -> Any:
     """The tokens with the numbers of replicas behind their own."""
 
     def extend(*operands: Any) -> list[Any]:
         group, replica = operands[len(tokens) :]
-        numbers = jnp.stack([group, replica, jnp.uint32(0), jnp.uint32(announces_skips)])
+        numbers = jnp.stack([group, replica])
         return [jnp.concatenate([token, numbers]) for token in operands[: len(tokens)]]
 
     return _jax.mlir.lower_fun(extend)(ctx, *tokens, *own)

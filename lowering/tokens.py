@@ -143,7 +143,7 @@ def registered_rule(primitive: Any) -> TokenRule | None:
 
 # The leaves of a threaded program: what publishes.
 #
-# Tokens are `uint32[4]`, or in a region of replicas `uint32[8]`; see `effects/_model/wire.py` and `docs/design.md`.
+# Tokens are `uint32[4]`, or in a region of replicas `uint32[6]`; see `effects/_model/wire.py` and `docs/design.md`.
 
 TOKEN_NAME = "_runtime_token"
 """The name of a threaded function's first argument, which JAX shows in its messages."""

@@ -104,7 +104,7 @@ ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer
 ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return GuardFuture([&] {
     Spans all(args, 0);
-    const DeviceToken token = site->token(all[0]), next = NextOfCall(*site, device, token);
+    const DeviceToken token = site->token(all[0]), next = NextOfCall(*site, token);
     if (!site->has(kRecordIsCounted)) StoreToken(rets, rets.size() - 1, next);
     Waiting waiting(rets);
     ffi::Future future = waiting.future();

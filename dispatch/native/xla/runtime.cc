@@ -38,12 +38,6 @@ Replies &replies() {
   return *instance;
 }
 
-void CountOn(DeviceToken &token, int32_t device, bool has_published) {
-  if (token.replicas.announces_skips != 0 && !has_published)
-    publisher().publish(Kind::kSkip, 1, token.token, device, nullptr, 0);
-  Take(kCountStep, token);
-}
-
 void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags,
                   uint32_t reply) {
   publisher().throw_if_refused();

@@ -24,9 +24,6 @@ Progress &progress();
 Sites &sites();
 Replies &replies();
 
-// The token of the next effect; `has_published`: whether this device has published the one that is here.
-void CountOn(DeviceToken &token, int32_t device, bool has_published);
-
 // Publishes an effect of a program that JAX dispatches, as an epoch of its own in the plain stream. The host does not
 // say which output it goes to, so that Python formats its text.
 void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags = 0,
