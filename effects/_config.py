@@ -114,7 +114,7 @@ class Config:
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
     - `stall_seconds` (`EFFECTS_STALL_SECONDS`): how long nothing must have been published, replayed, answered or
-      computed, while something waits, before the log says what waits for what.
+      computed, while something waits, before the log says what waits.
     - `stall_fail_seconds` (`EFFECTS_STALL_FAIL_SECONDS`): how long, before the youngest program that waits for a
       callback is ended, if all callbacks that run wait for what JAX computes on CPUs; `inf` for never. A callback that
       takes long by itself is never ended.

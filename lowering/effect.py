@@ -31,7 +31,6 @@ from effects._model.wire import (
     COUNT_STEP,
     ENTER_STEP,
     ENTER_TARGET,
-    GATE_TARGET,
     INDEX,
     LEAVE_STEP,
     LEAVE_TARGET,
@@ -61,7 +60,6 @@ from effects.lowering.tokens import (
     TokenContext,
     Tokens,
     close_p,
-    gate_p,
     record_p,
     records_p,
     register_token_rule,
@@ -344,15 +342,6 @@ def close_lowering(ctx: Any, *tokens: Any) -> Any:
     return emit_call(ctx, CLOSE_TARGET, tokens, attributes, replicated=devices != 0, aliases=aliases)
 
 
-def gate_lowering(ctx: Any, token: Any, *, domain: int) -> Any:
-    """The handlers of two programs are in no order on a CPU, and so wait for each other."""
-    if all(PLATFORMS[platform].in_order for platform in _jax.platforms_here(ctx)):
-        return [token]
-    devices = _jax.automatic_devices(ctx)
-    attributes = {Attribute.DOMAIN: domain, Attribute.DEVICES: own_devices(ctx, devices)}
-    return emit_call(ctx, GATE_TARGET, (token,), attributes, replicated=devices != 0)
-
-
 def enter_lowering(
     ctx: Any,
     *operands: Any,
@@ -360,7 +349,6 @@ def enter_lowering(
     devices: int,
     may_diverge: bool,
     has_groups: bool,
-    announces_skips: bool,
     **_: Any,
 ) -> Any:
     counted = advances_token(ctx)
@@ -369,7 +357,6 @@ def enter_lowering(
         Attribute.DEVICES: own_devices(ctx, devices),
         Attribute.MAY_DIVERGE: may_diverge,
         Attribute.HAS_GROUPS: has_groups,
-        Attribute.ANNOUNCES_SKIPS: announces_skips,
         Attribute.COUNTED: counted,
     }
     if not counted:
@@ -382,7 +369,7 @@ def enter_lowering(
             _jax.call_handler(call_ctx, ENTER_TARGET, operands, attributes, has_side_effect=True, aliases=aliases)
         )
     tokens = _each_taken(ctx, tokens, ENTER_STEP, ordered, ctx.avals_in, False)
-    return _with_groups(ctx, tokens, own, announces_skips) if has_groups else tokens
+    return _with_groups(ctx, tokens, own) if has_groups else tokens
 
 
 def _each_taken(
@@ -395,12 +382,12 @@ def _each_taken(
     ]
 
 
-def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any], announces_skips: bool) -> Any:
+def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any]) -> Any:
     """The tokens with the numbers of replicas behind their own."""
 
     def extend(*operands: Any) -> list[Any]:
         group, replica = operands[len(tokens) :]
-        numbers = jnp.stack([group, replica, jnp.uint32(0), jnp.uint32(announces_skips)])
+        numbers = jnp.stack([group, replica])
         return [jnp.concatenate([token, numbers]) for token in operands[: len(tokens)]]
 
     return _jax.mlir.lower_fun(extend)(ctx, *tokens, *own)
@@ -486,7 +473,6 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     record_p: record_lowering,
     effect_p: effect_lowering,
     close_p: close_lowering,
-    gate_p: gate_lowering,
     enter_p: enter_lowering,
     leave_p: leave_lowering,
     skip_p: skip_lowering,

@@ -27,7 +27,7 @@ from effects.lowering.sites import (
     refused_per_shard,
     register_site,
 )
-from effects.lowering.tokens import BoundaryMarkers, close_p, gate_p, record_p, skip_p
+from effects.lowering.tokens import BoundaryMarkers, close_p, record_p, skip_p
 
 MSG_WITHOUT_ORDER = (
     "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. There JAX keeps no "
@@ -118,7 +118,6 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     record_p: record_lowering,
     effect_p: effect_lowering,
     close_p: close_lowering,
-    gate_p: lambda ctx, token, domain: [token],  # a GPU runs programs in the order in which it gets them
     enter_p: enter_lowering,
     leave_p: leave_lowering,
     skip_p: lambda ctx, token, count: [token],

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
@@ -26,7 +25,7 @@ from effects._config import config
 from effects._model.after import after
 from effects._model.callback import HostCall
 from effects._model.effect import ON_DEVICE, is_numbered
-from effects._model.wire import REPLICA_TOKEN_LENGTH, TOKEN_LENGTH
+from effects._model.wire import REPLICA_TOKEN_LENGTH
 from effects.lowering.holders import others
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.regions import InRegion, ends_program, in_region, inside, static_effect_counts
@@ -46,9 +45,9 @@ MSG_PARTLY_MANUAL = (
     "there. Turn the setting on, name all axes in `axis_names`, or move the effect out."
 )
 MSG_REGION_IN_REGION = (
-    "Effect {effects} at {where} is in a `jax.shard_map` inside another one that has effects of its own, or that not "
-    "all devices may come to. A device counts its effects in one of them. Have the effects in the inner one only, or "
-    "in the outer one only, by naming all axes in its `axis_names`."
+    "Effect {effects} at {where} is in a `jax.shard_map` inside another one, over other axes, and there are effects "
+    "outside of the inner one, or not all devices may come to it. Devices count their effects in one of the two. Write "
+    "one `jax.shard_map` over all axes, or have all effects in the inner one, to which all devices come, or none there."
 )
 MSG_PARTLY_OF_PROCESSES = (
     "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh, and there are several processes. "
@@ -67,18 +66,12 @@ enter_p: _jax.Primitive = _jax.Primitive("enter")
 enter_p.multiple_results = True
 """(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices
 `may_diverge`, one that waits for an answer may be what the others wait for in a collective. With `has_groups`, the last
-operands are the numbers of the device's replica group and of the replica in it. With `announces_skips`, replicas may
-have effects of their own too: those that are not primary announce the indices that they skip. Without `has_records`
-there are asynchronous operations only."""
+operands are the numbers of the device's replica group and of the replica in it. Without `has_records` there are
+asynchronous operations only."""
 
 leave_p: _jax.Primitive = _jax.Primitive("leave")
 leave_p.multiple_results = True
 """(*tokens, *tokens at the entry) -> the tokens with which all devices go on."""
-
-
-merge_replicas_p: _jax.Primitive = _jax.Primitive("rejoin")
-merge_replicas_p.multiple_results = True
-"""(*tokens, *tokens around) -> the tokens with which replicas go on that have had effects of their own."""
 
 
 check_mesh_p: _jax.Primitive = _jax.Primitive("check_mesh")
@@ -100,19 +93,6 @@ def _check_mesh_lowering(ctx: Any, token: Any, *, mesh: Any, names: str, where: 
 
 
 _jax.mlir.register_lowering(check_mesh_p, _check_mesh_lowering)
-
-
-@merge_replicas_p.def_abstract_eval
-def _rejoin_abstract_eval(*tokens: Any) -> Any:
-    return tokens[len(tokens) // 2 :]
-
-
-def _rejoin_lowering(*tokens: Any) -> list[Any]:
-    own, around = tokens[: len(tokens) // 2], tokens[len(tokens) // 2 :]
-    return [jnp.concatenate([a, b[TOKEN_LENGTH:]]) for a, b in zip(own, around, strict=True)]
-
-
-_jax.mlir.register_lowering(merge_replicas_p, _jax.mlir.lower_fun(_rejoin_lowering))
 
 
 @enter_p.def_abstract_eval
@@ -146,8 +126,9 @@ def _shard_map_token_rule(
         if others().are_all_of([jaxpr]):
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
             return closed, list(_jax.bind(others().give_back(ctx.eqn), args))
-        names, where = _described(ctx, jaxpr)
-        raise errors.MissingTokenRule(refused.format(effects=names, where=where))
+        message, has_effects = refused
+        names, where = _described(ctx, has_effects)
+        raise errors.MissingTokenRule(message.format(effects=names, where=where))
     if _jax.is_abstract(mesh) and not mesh.manual_axes:
         first, (names, where) = next(iter(tokens)), _described(ctx, jaxpr)
         tokens = {**tokens, first: check_mesh_p.bind(tokens[first], mesh=mesh, names=names, where=where)}
@@ -183,10 +164,6 @@ def region_of(
     is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]
     keys = list(tokens)
     ordered = sum(map(is_numbered, keys))
-    # In a region inside one that counts, each device goes on with its own count.
-    is_nested_region = any(_jax.typeof(token).shape != (TOKEN_LENGTH,) for token in tokens.values())
-    counts = counts and not is_nested_region
-    skips = counts and bool(replica_axes) and bool(_regions_in(jaxpr))
 
     around, has_collectives = in_region(), summarize(jaxpr).has_collectives
     known = InRegion(
@@ -203,7 +180,7 @@ def region_of(
     # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
     may_diverge = _may_diverge(jaxpr, check_vma, known.joins_error_votes) and any(map(_waits, _jax.eqns_in(jaxpr)))
     may_diverge = may_diverge or (is_inside_whole and around.collectives_after_effects)
-    may_deadlock = may_diverge and (skips or has_collectives)
+    may_deadlock = may_diverge and has_collectives
     known = known._replace(collectives_after_effects=may_diverge)
     edges = ctx.edges
     if counts and not replica_axes and ordered == len(keys) == 1:
@@ -211,10 +188,8 @@ def region_of(
         edges = BoundaryMarkers(begins, ends, ctx.edges.closes, mesh.size, may_deadlock)
 
     def enter(tokens: Sequence[Any]) -> Sequence[Any]:
-        devices = mesh.size if skips else math.prod(own_axes.values())
-        attributes = {"ordered": ordered, "devices": devices, "may_diverge": may_deadlock}
-        attributes |= {"has_groups": bool(replica_axes), "announces_skips": skips}
-        attributes |= {"has_records": _has_records(jaxpr)}
+        attributes = {"ordered": ordered, "devices": math.prod(own_axes.values()), "may_diverge": may_deadlock}
+        attributes |= {"has_groups": bool(replica_axes), "has_records": _has_records(jaxpr)}
         if not replica_axes:
             return enter_p.bind(*tokens, **attributes)
 
@@ -232,15 +207,11 @@ def region_of(
     def region(*flat: Any) -> tuple[Any, ...]:
         around, args = flat[: len(keys)], flat[len(keys) :]
         tokens = enter(around) if counts and not edges.enters else around
-        if is_nested_region:
-            tokens = [_jax.as_per_device(token[:TOKEN_LENGTH]) for token in around]
         with inside(known):
             after_all, outs = ctx.thread(jaxpr, dict(zip(keys, tokens, strict=True)), args, edges, around[0])
         tokens = [after_all[key] for key in keys]
         if counts and not edges.leaves:
             tokens = leave_p.bind(*tokens, *around, ordered=ordered)
-        if is_nested_region:
-            tokens = merge_replicas_p.bind(*tokens, *around)
         return (*tokens, *(after(tokens, outs) if may_diverge else outs))  # XLA may gather them
 
     return region
@@ -271,21 +242,21 @@ def _mask_shard_map(
 
 def _described(ctx: TokenContext, jaxpr: Any) -> tuple[str, str]:
     """For an error: the effects of a region, and where the first of them is."""
-    names = ", ".join(sorted(f"`{effect}`" for effect in ctx.effects))
+    names = ", ".join(sorted(f"`{effect}`" for effect in effects_of(jaxpr.effects)))
     where = min((str(site.where) for site in summarize(jaxpr).sites), default=ctx.where)
     return names, str(where)
 
 
-def _refusal(jaxpr: Any, counts: bool, has_replicas: bool) -> str | None:
-    """Why it cannot be said which device the effects of a region are of, if so."""
-    if counts and has_replicas and not all(map(_has_no_replicas, _regions_in(jaxpr))):
-        return MSG_REGION_IN_REGION
+def _refusal(jaxpr: Any, counts: bool, has_replicas: bool) -> tuple[str, Any] | None:
+    """Why it cannot be said which device the effects of a region are of, if so, and the jaxpr with these effects."""
+    if counts and has_replicas and (inner := _region_in(jaxpr)) is not None:
+        return MSG_REGION_IN_REGION, inner
     if counts and has_replicas and not jax.config.jax_use_shardy_partitioner:
-        return MSG_PARTLY_MANUAL
+        return MSG_PARTLY_MANUAL, jaxpr
     if counts and has_replicas and jax.process_count() > 1:
-        return MSG_PARTLY_OF_PROCESSES
+        return MSG_PARTLY_OF_PROCESSES, jaxpr
     if not config.native and _has_records(jaxpr):
-        return MSG_REGION_WITHOUT_NATIVE
+        return MSG_REGION_WITHOUT_NATIVE, jaxpr
     return None
 
 
@@ -294,14 +265,10 @@ def _has_records(jaxpr: Any) -> bool:
     return any(effect.domain not in ON_DEVICE for effect in effects_of(jaxpr.effects))
 
 
-def _regions_in(jaxpr: Any) -> list[Any]:
-    """The regions with effects inside a region."""
-    return [eqn for eqn in _jax.eqns_in(jaxpr) if eqn.primitive is _jax.shard_map_p and effects_of(eqn.effects)]
-
-
-def _has_no_replicas(region: Any) -> bool:
-    """Whether no devices are replicas of each other in a region inside another."""
-    return not _jax.region_axes(region.params["mesh"], region.params["newly_manual_axes"])[1]
+def _region_in(jaxpr: Any) -> Any:
+    """The body of the first region with effects inside a region; None if there is none."""
+    found = (eqn for eqn in _jax.eqns_in(jaxpr) if eqn.primitive is _jax.shard_map_p and effects_of(eqn.effects))
+    return next((eqn.params["jaxpr"] for eqn in found), None)
 
 
 @_jax.weakref_lru_cache

@@ -144,7 +144,7 @@ def registered_rule(primitive: Any) -> TokenRule | None:
 
 # The leaves of a threaded program: what publishes.
 #
-# Tokens are `uint32[4]`, or in a region of replicas `uint32[8]`; see `effects/_model/wire.py` and `docs/design.md`.
+# Tokens are `uint32[4]`, or in a region of replicas `uint32[6]`; see `effects/_model/wire.py` and `docs/design.md`.
 
 TOKEN_NAME = "_runtime_token"
 """The name of a threaded function's first argument, which JAX shows in its messages."""
@@ -189,9 +189,6 @@ close_p: _jax.Primitive = _jax.Primitive("close")
 skip_p: _jax.Primitive = _jax.Primitive("skip")
 """token -> token: the device has no effects with the next `count` numbers."""
 
-gate_p: _jax.Primitive = _jax.Primitive("gate")
-"""token -> token: what follows waits until the thread's programs before are over that call handlers in this domain."""
-
 
 @record_p.def_abstract_eval
 def _record_abstract_eval(
@@ -214,7 +211,6 @@ _jax.infer_types_each_time(record_p)
 _jax.infer_types_each_time(records_p)
 
 
-gate_p.def_abstract_eval(lambda token, domain: token)
 skip_p.def_abstract_eval(lambda token, count: token)
 close_p.def_abstract_eval(lambda *tokens: tokens[0])
 

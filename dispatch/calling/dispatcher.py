@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -15,14 +15,15 @@ from effects._jax import (
     STATE_OF_CALLS,
     call_beside_fast_paths,
     count_fast_paths,
-    devices_of_call,
     hide_frames,
     jax_tokens,
     kernel_options,
     leave_traces,
+    platform_of,
     runs_now,
     with_kernel_options,
 )
+from effects._model.device import PLATFORMS
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.calling.programs import WRONG_PROGRAM_KIND
 from effects.dispatch.runtime.output_tokens import failure_in, failures_of
@@ -53,13 +54,13 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         name: str,
         without_tokens: Any,
         threaded: Any,
-        awaits_results: Callable[[Any, Any], bool],
+        traits_of: Callable[[Any, Any], ProgramTraits],
         plain: Any = None,
     ):
-        """`threaded`, `awaits_results` and `plain` are as of `Programs`; `plain` is None if there are no programs
-        without effects."""
+        """`threaded`, `traits_of` and `plain` are as of `Programs`; `plain` is None if there are no programs without
+        effects."""
         self._name = name
-        self._awaits_results = awaits_results
+        self._traits_of = traits_of
         self._caller, self._plain_caller = (native.Caller(name, threading.Lock()) for _ in range(2))
         self._without_tokens = without_tokens  # what it is under another trace, and without jit
         self._threaded = threaded
@@ -101,14 +102,17 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             traits = caller.traits
             number, threaded = -1, self._threaded
             try:
-                # Traced before the lock is taken: a trace that begins outside of a dispatch gives the lock back.
-                asks = traits is None and _has_callbacks(stream)
-                goes_behind = self._awaits_results(args, kwargs) if asks else traits is None or traits.awaits_results
-                with stream.dispatch_lock:
+                # Those of the newest call may be those of another program. Where they are not enough, the function is
+                # traced before the lock is taken: a trace that begins outside of a dispatch gives the lock back.
+                if _domains_ahead(stream) or (traits is None and (stream.is_shared or _has_callbacks(stream))):
+                    traits = self._traits_of(args, kwargs)
+                goes_behind = traits is None or traits.awaits_results
+                domains = traits.domains_of_handlers if traits is not None else ()
+                with stream.dispatch_lock(bool(domains)):
                     if goes_behind and _has_callbacks(stream):
                         _wait_for_callbacks(stream)
-                    if stream.unpolled and (traits is None or traits.domains_of_handlers):
-                        _wait_for_begun(stream, caller, args, kwargs)
+                    if domains:
+                        _wait_for_handlers(stream, domains, self._name)
                     number = stream.open(caller, dispatching)
                     stream.entering[number] = threaded, count_fast_paths(threaded)
                     if stream.is_nested and streams.is_first_call_under_way():
@@ -165,7 +169,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
     def _raise_root_cause(self, error: BaseException, stream: Stream, number: int) -> None:
         """The call of a program has raised this, which may stand for another error: raises that."""
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and number >= 0:
             # JAX may have waited for the program, and says only that it failed.
             _raise_what_ended(stream, number)
             if (failure := failure_in([error], self._name)) is not None:
@@ -275,14 +279,35 @@ def _raise_earlier(stream: Stream, name: str) -> None:
             raise
 
 
-def _wait_for_begun(stream: Stream, caller: Any, args: Any, kwargs: Any) -> None:
-    """Before a program that waits for handlers of those before it: waits until these have begun, lest they find no
-    thread of XLA's. On one device XLA begins with the next program when the one before is over."""
-    if not several_devices():
+def _domains_ahead(stream: Stream) -> set[int]:
+    """The order domains in which programs of a stream that are not over call handlers of the user's, if XLA may run
+    the next program beside these."""
+    running = [each for each in [*stream.running.values()] if each[0].domains_of_handlers]
+    return {
+        domain for traits, token in running if _may_be_overtaken(stream, token) for domain in traits.domains_of_handlers
+    }
+
+
+def _may_be_overtaken(stream: Stream, output_token: Any) -> bool:
+    """Whether a program is not over, and the next one of its stream may begin meanwhile. On one device of a CPU, XLA
+    begins with a program when the one before is over that the same thread has called. On two, it does not wait."""
+    if output_token.is_deleted() or output_token.is_ready():
+        return False
+    device = next(iter(output_token.sharding.device_set))
+    row = PLATFORMS.get(platform_of(device))
+    if row is None or row.in_order:
+        return False
+    return stream.is_shared or device.client.device_count() > 1
+
+
+def _wait_for_handlers(stream: Stream, domains: Collection[int], name: str) -> None:
+    """Before a program that calls handlers of the user's in these order domains: waits for those before it that do.
+    Raises what one of them has failed with."""
+    if _domains_ahead(stream).isdisjoint(domains):
         return
-    used = {device for _, _, token in [*stream.unpolled.values()] for device in token.sharding.device_set}
-    if caller.several or used != devices_of_call(args, kwargs):
-        native.wait_for_begun(stream.thread)
+    while not runtime.drain.wait(lambda: _domains_ahead(stream).isdisjoint(domains), _LOOK):
+        pass
+    _raise_earlier(stream, name)
 
 
 def _wait_for_answers(stream: Stream, number: int, awaited: tuple[ProgramTraits, Any], name: str) -> None:

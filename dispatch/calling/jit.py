@@ -75,7 +75,7 @@ class JitFunction(Dispatcher[P, R]):
         if callable(fun) and not isinstance(fun, staticmethod):  # others JAX refuses
             weakref.ref(fun)  # programs do not keep it alive. JAX raises this too, and crashes the second time
         programs = programs_of(fun, options)
-        super().__init__(name, programs.traced, programs.threaded, programs.awaits_results, programs.plain)
+        super().__init__(name, programs.traced, programs.threaded, programs.traits, programs.plain)
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> JitFunction[P, R]: ...
@@ -155,7 +155,7 @@ class JitCall(NamedTuple):
 
 _OURS = frozenset(
     f"_{name}" for name in ("caller", "fast_path", "fun", "name", "options", "plain", "plain_caller", "threaded")
-) | {"_awaits_results", "_without_tokens"}
+) | {"_traits_of", "_without_tokens"}
 """The attributes that a jitted function has for itself. The others are those of the user's function, and what the user
 has set."""
 
@@ -183,7 +183,7 @@ class Executable:
         """What JAX calls with the user's arguments."""
         traits, name, _ = self._made_with
         whole = self._whole or _jax.compiled_with_token(self._threaded, params, dict.fromkeys(traits, 0))
-        return _Call(name, whole, any(of_program.awaits_results for of_program in traits), params)
+        return _Call(name, whole, traits[0] if traits else ProgramTraits((), False, False), params)
 
     @property
     def _unloaded_executable(self) -> Unloaded | None:
@@ -214,8 +214,8 @@ _OUTPUTS = ("out_avals", "_out_shardings", "_xla_out_layouts")
 class _Call(Dispatcher[..., Any]):
     """The call of a compiled program."""
 
-    def __init__(self, name: str, compiled: Any, awaits_results: bool, params: Any):
-        super().__init__(name, self._call_elsewhere, compiled, lambda args, kwargs: awaits_results)
+    def __init__(self, name: str, compiled: Any, traits: ProgramTraits, params: Any):
+        super().__init__(name, self._call_elsewhere, compiled, lambda args, kwargs: traits)
         self._params = params._replace(executable=self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:

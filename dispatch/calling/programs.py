@@ -29,7 +29,6 @@ from effects.lowering.tokens import (
     BoundaryMarkers,
     checked_jaxpr,
     close_p,
-    gate_p,
     last_record_closes,
     record_p,
     records_p,
@@ -220,18 +219,23 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     # Domains differ in the lowest bits of the stream.
     numbers = domain_numbers(keys)
     tokens = {key: token + np.array([i, 0, 0, 0], np.uint32) if i else token for key, i in numbers.items()}
-    domains = {token_key(site.effect) for site in summary.handlers & summary.sites if site.effect.ordered}
-    handlers = {key: numbers[key] for key in keys if key in domains}
-    tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}
     closes = bool(keys) and last_record_closes(jaxpr)
     tokens, outs = thread_tokens(jaxpr, tokens, args, BoundaryMarkers(closes=closes), once=True)
-    names = tuple(sorted({effect.name for effect in summary.effects}))
-    awaits, calls = summary.awaits_results, bool(summary.handlers)
-    called = tuple(sorted(f"`{site.content.title}` at {site.where}" for site in summary.handlers))
-    traits = ProgramTraits(names, summary.has_callbacks, awaits, calls, tuple(handlers.values()), called)
+    traits = traits_of(summary)
     if tokens:
         return outs, {traits: tokens[keys[0]] if closes else close_p.bind(*tokens.values())}
-    return outs, {traits: close_p.bind(token)} if calls else {}
+    return outs, {traits: close_p.bind(token)} if traits.has_custom_calls else {}
+
+
+def traits_of(summary: Summary) -> ProgramTraits:
+    """What a call says of a program's effects."""
+    names = tuple(sorted({effect.name for effect in summary.effects}))
+    keys = token_keys(summary.effects)
+    numbers = domain_numbers(keys)
+    domains = {token_key(site.effect) for site in summary.handlers & summary.sites if site.effect.ordered}
+    ordered = tuple(numbers[key] for key in keys if key in domains)
+    called = tuple(sorted(f"`{site.content.title}` at {site.where}" for site in summary.handlers))
+    return ProgramTraits(names, summary.has_callbacks, summary.awaits_results, bool(summary.handlers), ordered, called)
 
 
 def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
@@ -347,9 +351,9 @@ class Programs:
         found = self._summary(args, kwargs)
         return bool(found.all_effects or found.handlers)
 
-    def awaits_results(self, args: Any, kwargs: Any) -> bool:
-        """Whether the program for these arguments waits for what callbacks return."""
-        return self._summary(args, kwargs).awaits_results
+    def traits(self, args: Any, kwargs: Any) -> ProgramTraits:
+        """What is known of the effects of the program for these arguments."""
+        return traits_of(self._summary(args, kwargs))
 
     def _summary(self, args: Any, kwargs: Any) -> Summary:
         return summarize(checked_jaxpr(trace(self.traced, args, kwargs).jaxpr))

@@ -9,7 +9,7 @@ namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before, or the wire has other names.
 // effects/_model/native.py says which one Python expects.
-inline constexpr int kInterface = 37;
+inline constexpr int kInterface = 38;
 
 // Tokens
 
@@ -31,28 +31,22 @@ inline uint32_t DomainOf(const Token &token) { return token.stream & ((1u << kDo
 inline bool InRegion(const Token &token) { return (token.phase & 1) != 0; }
 
 // In a region over some axes of its mesh, devices that differ along the others only are replicas of each other, which
-// have one effect between them. There four more numbers follow those of the token.
-//
-// Inside such a region may be others, in which the replicas may diverge. Then all devices count for themselves, and
-// those that are not primary announce the indices that they skip, so that each effect has its place in its device's own
-// order.
+// have one effect between them. There two more numbers follow those of the token.
 struct ReplicaNumbers {
-  uint32_t group;           // which group of replicas the device is in
-  uint32_t replica;         // which of them it is; replica 0 publishes on behalf of its group
-  uint32_t num_shared;      // how many effects the replicas have shared
-  uint32_t announces_skips; // whether those that are not primary announce what they skip
+  uint32_t group;   // which group of replicas the device is in
+  uint32_t replica; // which of them it is; replica 0 publishes on behalf of its group
 };
 
 // What a call makes of a token, number by number. Where the host does not write to the device's memory, the program
 // does this itself, behind the call.
 struct TokenStep {
-  bool keeps_index;                  // else it begins at 0
-  uint32_t phase, index, num_shared; // what is added to each
+  bool keeps_index;      // else it begins at 0
+  uint32_t phase, index; // what is added to each
 };
-inline constexpr TokenStep Counts(uint32_t effects) { return {true, 0, effects, effects}; } // so many effects
+inline constexpr TokenStep Counts(uint32_t effects) { return {true, 0, effects}; } // so many effects
 inline constexpr TokenStep kCountStep = Counts(1);
-inline constexpr TokenStep kEnterStep{false, 1, 0, 0}; // a device begins to count for itself
-inline constexpr TokenStep kLeaveStep{true, 2, 0, 0};  // and ends it: of the token around
+inline constexpr TokenStep kEnterStep{false, 1, 0}; // a device begins to count for itself
+inline constexpr TokenStep kLeaveStep{true, 2, 0};  // and ends it: of the token around
 
 // The plain stream: of programs that JAX dispatches, outside of `effects.jit`. Each of their effects is an epoch of it.
 inline constexpr uint32_t kPlainThread = 0xFFFFFF;
@@ -215,7 +209,6 @@ inline uint32_t DevicesOf(int64_t traits) { return static_cast<uint32_t>(traits 
 inline constexpr char kRecordTarget[] = "effects_record";
 inline constexpr char kCallTarget[] = "effects_call";
 inline constexpr char kCloseTarget[] = "effects_close";
-inline constexpr char kGateTarget[] = "effects_gate";
 inline constexpr char kEnterTarget[] = "effects_enter";
 inline constexpr char kLeaveTarget[] = "effects_leave";
 inline constexpr char kSkipTarget[] = "effects_skip";
@@ -243,7 +236,7 @@ inline constexpr char kTogether[] = "together", kFailAsOne[] = "fail_as_one";
 inline constexpr char kOperands[] = "operands", kOthers[] = "others";
 // Of the ends of programs and regions.
 inline constexpr char kOrdered[] = "ordered", kDevices[] = "devices", kMayDiverge[] = "apart", kHasGroups[] = "parts",
-                      kAnnouncesSkips[] = "skips", kCounted[] = "counted", kCount[] = "count", kDomain[] = "domain";
+                      kCounted[] = "counted", kCount[] = "count";
 // Of asynchronous operations.
 inline constexpr char kByLane[] = "by_lane", kOptional[] = "optional", kCall[] = "call", kTo[] = "to", kFrom[] = "from",
                       kSize[] = "size", kWhere[] = "where", kName[] = "name";

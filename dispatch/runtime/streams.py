@@ -29,11 +29,9 @@ from effects._jax import (
     is_addressable,
     launches_take_threads,
     only_device,
-    platform_of,
     sharding_of_call,
     with_flat_arguments,
 )
-from effects._model.device import PLATFORMS
 from effects._model.site import Site
 from effects._model.text import FOLLOWS_NUMPY, print_options
 from effects._model.wire import (
@@ -115,8 +113,8 @@ class Stream:
     whose program has started it. Nothing of the stream becomes visible before.
     """
 
-    dispatch_lock: Any = _NO_LOCK
-    """A thread has it from where its program gets a number until the program is called."""
+    is_shared: bool = False
+    """Whether it is that of several threads."""
 
     open: Callable[[native.Caller, list[int]], int]
     token: Callable[[int], np.ndarray]
@@ -153,6 +151,11 @@ class Stream:
         """The number of the newest epoch whose program calls back; -1 if there was none."""
         return self._native.newest_calling
 
+    def dispatch_lock(self, calls_handlers: bool) -> Any:
+        """What a thread holds from where its program gets a number until the program is called. `calls_handlers`:
+        whether the program calls handlers of the user's in an order."""
+        return _NO_LOCK
+
     def unreturned(self) -> list[int]:
         """The numbers of the epochs whose calls have not returned, of all threads."""
         return self.dispatching
@@ -181,7 +184,6 @@ class Stream:
                 self.eager.pop(number, None)
             if self.stacks:
                 self.stacks.pop(number, None)
-        native.open_gates(self.thread, first, count)
 
 
 def traits_of(stream: Stream, number: int) -> ProgramTraits | None:
@@ -196,6 +198,8 @@ def traits_of(stream: Stream, number: int) -> ProgramTraits | None:
 
 class SharedStream(Stream):
     """The one stream of all threads, with `order="process"`."""
+
+    is_shared: bool = True
 
     def __init__(self, thread: int, launching: Any, this_thread: Callable[[], object]):
         """`this_thread()`: what stands for the calling thread."""
@@ -220,11 +224,11 @@ class SharedStream(Stream):
     def thread_of(self, number: int) -> object:
         return self._threads.get(number)
 
-    @property
-    def dispatch_lock(self) -> Any:  # type: ignore[override]
+    def dispatch_lock(self, calls_handlers: bool) -> Any:
         """Several devices run programs in the order in which they get them, and one that waits for a callback blocks
-        those behind it. The callback waits for the epochs ahead of its own, so devices must get them in that order."""
-        return self._launching if several_devices() else _NO_LOCK
+        those behind it. The callback waits for the epochs ahead of its own, so devices must get them in that order.
+        The same holds for handlers on any number of devices: they run in the order in which devices get them."""
+        return self._launching if calls_handlers or several_devices() else _NO_LOCK
 
     @property
     def dispatching(self) -> list[int]:  # type: ignore[override]
@@ -303,12 +307,6 @@ class StreamHost:
             return 0  # native code shows no arrays
         options = print_options(np.get_printoptions())
         return None if options is None else native.number_of_print_options(options)
-
-    def has_gates(self, output_token: Any) -> bool:
-        """Whether the handlers of a program wait for those of the one before."""
-        devices = output_token.sharding.device_set
-        rows = (PLATFORMS.get(platform_of(device)) for device in devices)
-        return config.native and not any(row is None or row.in_order for row in rows)
 
     def several_devices(self) -> bool:
         """Whether programs may run on several devices. Asked once."""

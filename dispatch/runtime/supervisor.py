@@ -1,4 +1,4 @@
-"""The supervisor: says what waits for what when nothing moves, and breaks circles that it can name.
+"""The supervisor: says what waits when nothing moves, and breaks circles that it can name.
 
 It has one clock. It runs while something waits and nothing has been published, replayed, answered or computed. After
 `stall_seconds` the log says what waits; after `stall_fail_seconds` the youngest program that waits for a callback is
@@ -47,33 +47,10 @@ STALLED = "Nothing has moved for {seconds:.3g} s, while this waits:\n{waits}"
 WAITS = "This waits:\n{waits}"
 DEADLOCK = (
     "A deadlock: the callback `{name}` at {where} waits for what JAX computes, and its program waits for the callback. "
-    "Nothing has moved for {seconds:.3g} s, so this call of the program was ended, and the process goes on:\n{waits}"
-)
-
-REMEDY_FAILED = (
-    "The other devices probably wait in a collective for the one that has failed: on CPUs XLA ends the process after "
-    "40 s of that. Fail on all devices, or return a value that says so."
-)
-REMEDY_FUNCTION = (
-    "Programs that wait for callbacks keep their devices, and on CPUs the threads on which XLA computes. If a callback "
-    "waits for what JAX computes while its own program waits for it, compute with NumPy, on another device or ahead of "
-    "time, ask for no results, or set the environment variable `PJRT_NPROC` to a number of threads above that of "
-    "devices; such a program is ended after {fail:g} s (`fx.config.stall_fail_seconds`). If callbacks wait for each "
-    "other's locks, take these in one order. If one only takes long, let it: nothing is ended then."
-)
-REMEDY_GPU = (
-    "A program that waits for a callback keeps its GPUs: while the callback compiles or launches there, XLA may wait "
-    "for the program, and a GPU in a collective for the one whose callback it is. Compute with NumPy, on another "
-    "device or ahead of time, or set `XLA_FLAGS=--xla_gpu_autotune_level=0`. If it only takes long, let it: nothing is "
-    "ended."
-)
-REMEDY_HANDLER = (
-    "All effects wait for a handler or an output that does not return, and none is lost: its disk may be full, or who "
-    "reads it may not read. Mend that, and the effects come."
-)
-REMEDY_PROGRAM = (
-    "No callback and no handler runs: the programs wait for their inputs or for other devices, or have not begun. "
-    "Nothing is ended. See where all threads stand: `kill -ABRT` shows them after `faulthandler.enable()`."
+    "Such a program keeps its devices, and on CPUs the threads on which XLA computes, so that nothing has moved for "
+    "{seconds:.3g} s and this call of the program was ended. Compute with NumPy, on another device or ahead of time, "
+    "ask for no results, or set the environment variable `PJRT_NPROC` to a number of threads above that of devices. "
+    "This waited:\n{waits}"
 )
 
 _BUSY = 0.1
@@ -91,7 +68,7 @@ _READERS = {"asarray", "array", "block_until_ready"}
 
 
 other_waits: list[Callable[[Iterable[FrameType]], Iterable[str]]] = []
-"""What extensions add to the list of what waits for what: lines, given where the threads stand."""
+"""What extensions add to the list of what waits: lines, given where the threads stand."""
 
 
 class Running(NamedTuple):
@@ -227,10 +204,10 @@ class Supervisor:
         since = {thread: function[_SINCE] for thread, function in running.items()}
         return since, native.stats(), [*map(id, self._drain.beside.unended())]
 
-    # The text.
+    # The text: what waits, with the stacks. What for is left to who reads it.
 
     def waits(self) -> str:
-        """What waits for what, now; no text if nothing is seen to."""
+        """Returns what waits, now; no text if nothing is seen to."""
         waits = self._waits()
         return WAITS.format(waits=waits) if waits else ""
 
@@ -250,7 +227,7 @@ class Supervisor:
             stack = _shown_stack(stacks[thread]) or ["      native code"]
             lines += ["- a handler or an output, which has been given an effect and is at:", *stack]
         lines += (line for shown in other_waits for line in shown(stacks.values()))
-        return "\n".join([*lines, self._remedy()] if lines else [])
+        return "\n".join(lines)
 
     def _shown_programs(self, functions: dict[int, Running]) -> Iterator[str]:
         failed = {
@@ -278,14 +255,6 @@ class Supervisor:
                 yield f"- the program {shown_program(stream, number, call[0].name, traits)}: {'; '.join(says)}"
             if len(calls) > 1:
                 yield f"- and {len(calls) - 1} programs of thread {stream.thread} behind it"
-
-    def _remedy(self) -> str:
-        if any(True for _ in failed_on_some_devices(self._streams, self._drain.beside.are_exchanging())):
-            return REMEDY_FAILED
-        if self._drain.running or self._drain.beside.unended():
-            fail = config.stall_fail_seconds
-            return REMEDY_FUNCTION.format(fail=fail) if self._is_on_cpu else REMEDY_GPU
-        return REMEDY_HANDLER if self._showing({}, frames()) else REMEDY_PROGRAM
 
     def _showing(self, functions: dict[int, Running], stacks: dict[int, FrameType]) -> list[int]:
         """The drain's threads that write text or call handlers: they neither run functions nor wait for a batch."""
@@ -377,7 +346,8 @@ def _shown_stack(innermost: FrameType | None) -> list[str]:
 
 def _waits_for_jax(innermost: FrameType | None) -> bool:
     """Whether a function stands in code of JAX's or ours, or in a call of native code that JAX or NumPy has for reading
-    arrays: there the line alone tells."""
+    arrays. JAX has no hook for the latter, and nothing else than the call in the user's code tells a function that
+    waits for an array from one that sleeps."""
     if innermost is None:
         return False
     if _is_ours(innermost) or innermost.f_code.co_filename.startswith(_JAX):

@@ -29,13 +29,6 @@ def sharding_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return None
 
 
-def devices_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[Any]:
-    """The devices on which a program runs with these arguments, if it names none itself."""
-    arrays = [x for x in jax.tree.leaves((args, kwargs)) if type(x) is ArrayImpl]
-    found = {device for x in arrays if x.committed for device in x.sharding.device_set}
-    return found or {default_device()}
-
-
 def platform_of(device: Any) -> str:
     """The platform of a device, as programs are lowered for it. A device says "gpu" of itself, whosever it is."""
     return getattr(device.client, "_raw_platform", device.platform)

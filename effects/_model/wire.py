@@ -32,7 +32,6 @@ class TokenStep(NamedTuple):
     keeps_index: bool  # else it begins at 0
     phase: int  # what is added to each
     index: int
-    num_shared: int
 
 
 COUNT_STEP, ENTER_STEP, LEAVE_STEP = (TokenStep(*layout[step]) for step in ("count_step", "enter_step", "leave_step"))
@@ -41,7 +40,7 @@ COUNT_STEP, ENTER_STEP, LEAVE_STEP = (TokenStep(*layout[step]) for step in ("cou
 
 def advance(effects: int) -> TokenStep:
     """So many effects."""
-    return TokenStep(COUNT_STEP.keeps_index, *(effects * each for each in COUNT_STEP[1:]))
+    return COUNT_STEP._replace(index=effects * COUNT_STEP.index)
 
 
 def step_numbers(step: TokenStep, length: int) -> tuple[list[int], list[int]]:
@@ -49,8 +48,6 @@ def step_numbers(step: TokenStep, length: int) -> tuple[list[int], list[int]]:
     keeps, adds = [0xFFFFFFFF] * length, [0] * length
     keeps[INDEX] *= step.keeps_index
     adds[PHASE], adds[INDEX] = step.phase, step.index
-    if length == REPLICA_TOKEN_LENGTH:
-        adds[REPLICA_TOKEN.index("num_shared")] = step.num_shared
     return keeps, adds
 
 
@@ -179,13 +176,13 @@ class Attribute(enum.StrEnum):
     """The names of the attributes of calls."""
 
     SITE, TRAITS, DESCRIPTION, AHEAD, TOGETHER, FAIL_AS_ONE, OPERANDS, OTHERS = layout["record_attributes"]
-    ORDERED, DEVICES, MAY_DIVERGE, HAS_GROUPS, ANNOUNCES_SKIPS, COUNTED, COUNT, DOMAIN = layout["region_attributes"]
+    ORDERED, DEVICES, MAY_DIVERGE, HAS_GROUPS, COUNTED, COUNT = layout["region_attributes"]
     BY_LANE, OPTIONAL, CALL, TO, FROM, SIZE, WHERE, NAME = layout["operation_attributes"]
     OURS, TARGET, PLATFORM, KEPT = layout["custom_call_attributes"]
 
 
 RECORD_TARGET, CALL_TARGET, PLAIN_TARGET, PLAIN_CALL_TARGET = layout["record_targets"]
-CLOSE_TARGET, GATE_TARGET, ENTER_TARGET, LEAVE_TARGET, SKIP_TARGET, AFTER_TARGET = layout["region_targets"]
+CLOSE_TARGET, ENTER_TARGET, LEAVE_TARGET, SKIP_TARGET, AFTER_TARGET = layout["region_targets"]
 BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET = layout["operation_targets"]
 [CUSTOM_CALL_TARGET] = layout["custom_call_targets"]
 SHARDS_TARGET = "effects_shards"

@@ -35,10 +35,10 @@ def test_names_are_those_of_native_code():
     }.items():
         assert list(fields._fields) == there[name], name
     targets = [target for name, some in there.items() if name.endswith("_targets") for target in some]
-    assert len(targets) == 15 and len({*targets}) == 15
+    assert len(targets) == 14 and len({*targets}) == 14
     for target in targets:
         assert getattr(wire, f"{target.removeprefix('effects_').upper()}_TARGET") == target
-    other = {"MAY_DIVERGE": "apart", "HAS_GROUPS": "parts", "ANNOUNCES_SKIPS": "skips", "OURS": "~effects"}
+    other = {"MAY_DIVERGE": "apart", "HAS_GROUPS": "parts", "OURS": "~effects"}
     assert all(attribute == other.get(attribute.name, attribute.name.lower()) for attribute in wire.Attribute)
 
 

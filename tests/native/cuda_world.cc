@@ -163,7 +163,6 @@ std::vector<Value> With(std::vector<Value> first, const std::vector<Value> &othe
 // The token without so many effects.
 Value Behind(DeviceToken token, uint32_t effects) {
   token.token.index -= effects;
-  token.replicas.num_shared -= effects;
   return ValueOf(token);
 }
 
@@ -204,19 +203,18 @@ std::string OnDevice::call(uint64_t site, int64_t traits, std::vector<Value> ope
   return run({kCallTarget, &loaded, With({Behind(token, ahead())}, operands), 0, next, true, /*has_results=*/true});
 }
 
-std::string OnDevice::enter(uint32_t devices, bool has_group, uint32_t replica, bool skips) {
+std::string OnDevice::enter(uint32_t devices, bool has_group, uint32_t replica) {
   std::string error;
   DeviceToken next = After(token, kEnterStep);
   std::vector<Value> operands{ValueOf(token)};
   if ((next.has_group = has_group)) {
-    next.replicas = {0, replica, 0, skips};
+    next.replicas = {0, replica};
     for (uint32_t number : {uint32_t{0}, replica}) operands.push_back(Ints({static_cast<int32_t>(number)}));
   }
   return run({kEnterTarget, &load(kEnterTarget, 0, 0, error), operands, 0, next}, {{"ordered", int64_t{1}},
                                                                                    {"devices", int64_t{devices}},
                                                                                    {"apart", false},
                                                                                    {"parts", has_group},
-                                                                                   {"skips", skips},
                                                                                    {"counted", on_ != On::kCpu}});
 }
 

@@ -53,7 +53,7 @@ public:
   std::string last_record(uint64_t site, int64_t traits, const DeviceToken &around, std::vector<Value> operands);
   // The results' bytes are in `results` when the call is over.
   std::string call(uint64_t site, int64_t traits, std::vector<Value> operands, uint32_t devices = 0);
-  std::string enter(uint32_t devices, bool has_group = false, uint32_t replica = 0, bool skips = false);
+  std::string enter(uint32_t devices, bool has_group = false, uint32_t replica = 0);
   std::string leave(const DeviceToken &around);
   std::string skip(uint32_t count);
   std::string close(uint32_t devices = 0);

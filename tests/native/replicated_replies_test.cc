@@ -299,7 +299,7 @@ TEST(test_replica_groups_have_answers_of_their_own) {
   Replies replies;
   Heard heard;
   const auto ask = [&](uint32_t group, uint32_t replica, const std::string &name) {
-    return replies.ask_replicated({MakeToken(1, 0, 0, 0), true, {group, replica, 0, 0}}, 2, heard.waiter(name));
+    return replies.ask_replicated({MakeToken(1, 0, 0, 0), true, {group, replica}}, 2, heard.waiter(name));
   };
   CHECK_EQ(ask(0, 1, "a1"), 0u);
   const uint32_t b = ask(1, 0, "b0");

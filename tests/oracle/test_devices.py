@@ -125,22 +125,6 @@ def test_parts_agree_with_lines_written_by_hand(form: str, check_vma: bool) -> N
     assert check(case)[0].lines == ["end 0 7", "turn 1 0", "end 1 8"]  # 1 + 5 + (0 + 1), and so on
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
-def test_region_in_a_part_agrees_with_lines_written_by_hand(check_vma: bool) -> None:
-    """A part's effects have a number on each of its devices, beside those that the device has for itself."""
-    turns = Fori("i", Name("e"), 2, (Effect("ordered", "turn", (D, Name("e"))),))
-    inner = Region(
-        "s", "inner", check_vma, 1, "e", "z", (1, 2, 0, 0, 0, 0, 0, 0), A, ("n", "d"), (turns,), Name("z"), "a", "wide"
-    )
-    body = (Effect("ordered", "before", (D,)), inner, Effect("ordered", "after", (D,)))
-    case = _case(_region(*body, form="rows", check_vma=check_vma))
-    assert check(case)[0].lines == [
-        *("before 0", "before 1"),
-        *("after 0", "turn 0 1"),  # devices 0 and 1 at their second effect,
-        *("after 1", "turn 1 1"),  # 2 and 3
-    ]
-
-
 def test_shards_agree_with_lines_written_by_hand() -> None:
     """By device. What all have is shown by the first of the mesh."""
     shards = Whole("part", (1, 2, 3, 4, 5, 6, 7, 90), N, True, False, True, "b")

@@ -192,7 +192,7 @@ Answer Replies::Owned::view() const {
 
 Replies::Key Replies::KeyOf(const DeviceToken &token) {
   const auto &[stream, epoch, phase, index] = token.token;
-  return {true, stream, epoch, token.replicas.group, token.has_group ? token.replicas.num_shared : index, phase, 0};
+  return {true, stream, epoch, token.replicas.group, index, phase, 0};
 }
 
 Replies::Key Replies::KeyOf(const DeviceToken &token, const CallOfDevice &call) {

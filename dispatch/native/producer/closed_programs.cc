@@ -15,16 +15,12 @@ void ClosedPrograms::note(const Token &token, uint32_t devices) {
     if (++it->second < devices) return;
     closing_.erase(it);
   }
-  closed_[SlotOf(thread, token.epoch)].store(key, std::memory_order_seq_cst);
-  is_over_(thread, token.epoch);
+  closed_[SlotOf(thread, token.epoch)].store(key, std::memory_order_relaxed);
 }
 
 void ClosedPrograms::forget(uint32_t thread, uint32_t epoch) {
-  {
-    std::lock_guard lock(mutex_);
-    closing_.erase(KeyOf(thread, epoch));
-  }
-  is_over_(thread, epoch);
+  std::lock_guard lock(mutex_);
+  closing_.erase(KeyOf(thread, epoch));
 }
 
 } // namespace effects

@@ -4,10 +4,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <unordered_map>
-#include <utility>
 
 #include "../wire.h"
 
@@ -28,17 +26,12 @@ public:
   // A program of this thread's that has failed does not close on all its devices.
   void forget(uint32_t thread, uint32_t epoch);
 
-  // `is_over(thread, epoch)` is called when a program has closed, after contains() says so, and when it is forgotten.
-  // Before any program runs.
-  void listen(std::function<void(uint32_t, uint32_t)> is_over) { is_over_ = std::move(is_over); }
-
 private:
   static constexpr size_t kSlots = 1024;
   static uint64_t KeyOf(uint32_t thread, uint32_t epoch) { return uint64_t{thread} << 32 | epoch; }
   static size_t SlotOf(uint32_t thread, uint32_t epoch) { return (thread * 61 + epoch) % kSlots; }
 
   std::atomic<uint64_t> closed_[kSlots]; // by slot: the newest program that has closed
-  std::function<void(uint32_t, uint32_t)> is_over_ = [](uint32_t, uint32_t) {};
   std::mutex mutex_;
   std::unordered_map<uint64_t, uint32_t> closing_; // guarded by mutex_: how many devices of a program have
 };

@@ -1,4 +1,4 @@
-// A token as it lies in a device's buffer: its four numbers, and in a region over some axes of its mesh four more that
+// A token as it lies in a device's buffer: its four numbers, and in a region over some axes of its mesh two more that
 // say which replica the device is.
 #pragma once
 
@@ -44,10 +44,7 @@ inline void Take(const TokenStep &step, Token &token) {
   token.phase += step.phase;
   token.index = (step.keeps_index ? token.index : 0) + step.index;
 }
-inline void Take(const TokenStep &step, DeviceToken &token) {
-  Take(step, token.token);
-  token.replicas.num_shared += step.num_shared;
-}
+inline void Take(const TokenStep &step, DeviceToken &token) { Take(step, token.token); }
 
 inline constexpr size_t kTokenSize = sizeof(Token);
 inline constexpr size_t kReplicaTokenSize = sizeof(Token) + sizeof(ReplicaNumbers);
@@ -57,7 +54,7 @@ inline constexpr size_t kReplicaTokenSize = sizeof(Token) + sizeof(ReplicaNumber
 // Throws std::invalid_argument if the size is neither of the two.
 inline DeviceToken LoadToken(const void *data, size_t size) {
   if (size != kTokenSize && size != kReplicaTokenSize)
-    throw std::invalid_argument("A token has neither the type uint32[4] nor uint32[8]. Effects and the native module "
+    throw std::invalid_argument("A token has neither the type uint32[4] nor uint32[6]. Effects and the native module "
                                 "must come from one version of token-effects. Install the package anew.");
   Token placed;
   std::memcpy(&placed, data, kTokenSize);

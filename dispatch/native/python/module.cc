@@ -74,8 +74,7 @@ NB_MODULE(_native, m) {
   nb::class_<Caller>(m, "Caller")
       .def(nb::init<std::string, nb::object>(), nb::arg(), nb::arg() = nb::none())
       .def_ro("name", &Caller::name)
-      .def_ro("traits", &Caller::traits)
-      .def_ro("several", &Caller::several);
+      .def_ro("traits", &Caller::traits);
   nb::class_<Pool>(m, "Pool").def(nb::init<uint32_t, nb::object>());
   nb::class_<Stream>(m, "Stream")
       .def(nb::init<uint32_t, nb::handle, nb::handle, nb::handle, nb::handle>(), nb::arg("thread"), nb::arg("host"),
@@ -115,10 +114,6 @@ NB_MODULE(_native, m) {
   m.def("take_tracing_forbidden", &TracingForbidden::take);
   m.def("abandon", &AbandonCalls);
   m.def("fail", [](uint32_t thread, uint32_t epoch) { FailProgram({thread, epoch}, kProgramFailed); });
-  m.def("wait_for_begun", &WaitForBegun);
-  m.def("open_gates", [](uint32_t thread, uint32_t first, uint32_t count) {
-    for (uint32_t i = 0; i < count && gates().any(); ++i) gates().open(thread, first + i);
-  });
   m.def("forget", [](uint32_t thread) { drain().forget(thread); });
   m.def("number_anew", [](uint32_t thread) { drain().number_anew(thread); });
   m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });

@@ -1,9 +1,7 @@
 #include "stream.h"
 
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
-#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
@@ -158,25 +156,9 @@ nb::object Stream::keep(uint32_t number, Caller &caller, nb::handle traits, nb::
     running[key] = both;
     unclosed_.push_back(number);
   }
-  if (has_calls) {
-    unpolled[nb::int_(number)] = nb::make_tuple(caller.name, traits, output_token);
-    shut_gates(number, nb::handle(NB_TUPLE_GET_ITEM(traits.ptr(), static_cast<Py_ssize_t>(kDomainsOfHandlers))),
-               output_token);
-  }
+  if (has_calls) unpolled[nb::int_(number)] = nb::make_tuple(caller.name, traits, output_token);
   const bool may_fail = has_calls || (!closed && Has(traits, kAwaitsResults));
   return may_fail ? nb::object(both) : nb::object(nb::none());
-}
-
-// Later programs' handlers wait until this program is over. It may be by now:
-//   1. A device closes it, and looks whether any gate is shut: none is.
-//   2. The gate is shut here. Nobody would open it.
-// So whether it has closed is looked at behind that. That may not be known any more, but then the drain finds it: it is
-// not in `calls` by now, or the drain opens the gate after it has taken it out, which needs Python's lock as this does.
-void Stream::shut_gates(uint32_t number, nb::handle domains, nb::handle output_token) {
-  if (nb::len(domains) == 0 || !nb::cast<bool>(host_.attr("has_gates")(output_token))) return;
-  gates().shut(thread, number, nb::cast<std::vector<int64_t>>(domains));
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (publisher().closed.contains(thread, number) || !calls.contains(nb::int_(number))) gates().open(thread, number);
 }
 
 bool Stream::several_devices() {

@@ -95,7 +95,6 @@ private:
   nb::object put(nb::handle program, nb::handle token, nb::handle args, nb::handle kwargs);
 
   nb::object keep(uint32_t number, Caller &caller, nb::handle traits, nb::handle output_token, bool closed);
-  void shut_gates(uint32_t number, nb::handle domains, nb::handle output_token);
   void forget_closed();
 
   nb::object newest_;     // the newest call

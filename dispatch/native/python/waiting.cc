@@ -45,16 +45,6 @@ void InterruptsTo(int file) {
     throw std::runtime_error("SIGINT takes no handler");
 }
 
-void WaitForBegun(uint32_t thread) {
-  for (bool begun = false; !begun;) {
-    {
-      nb::gil_scoped_release release;
-      begun = gates().wait_for_begun(thread, kSignalPatience);
-    }
-    if (!begun && PyErr_CheckSignals() != 0) throw nb::python_error();
-  }
-}
-
 bool WaitUntil(nb::object done, nb::object timeout, bool nested) {
   auto deadline = steady_clock::time_point::max();
   if (!timeout.is_none()) {

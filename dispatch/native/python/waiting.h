@@ -49,7 +49,4 @@ bool WaitUntil(nanobind::object done, nanobind::object timeout, bool nested);
 // it did before. The main thread may wait in XLA, where it runs no handler of Python's.
 void InterruptsTo(int file);
 
-// Waits until those of a thread's programs have begun whose handlers later ones wait for.
-void WaitForBegun(uint32_t thread);
-
 } // namespace effects

@@ -36,7 +36,7 @@ nb::dict Numbers(std::initializer_list<std::pair<const char *, int64_t>> named) 
 }
 
 nb::tuple Step(const TokenStep &step) {
-  return nb::make_tuple(step.keeps_index, step.phase, step.index, step.num_shared);
+  return nb::make_tuple(step.keeps_index, step.phase, step.index);
 }
 
 // The place of a field of four bytes among others.
@@ -88,9 +88,7 @@ nb::dict Wire() {
                                         {"phase", Word(offsetof(Token, phase))},
                                         {"index", Word(offsetof(Token, index))},
                                         {"group", behind_token(offsetof(ReplicaNumbers, group))},
-                                        {"replica", behind_token(offsetof(ReplicaNumbers, replica))},
-                                        {"num_shared", behind_token(offsetof(ReplicaNumbers, num_shared))},
-                                        {"announces_skips", behind_token(offsetof(ReplicaNumbers, announces_skips))}});
+                                        {"replica", behind_token(offsetof(ReplicaNumbers, replica))}});
   wire["count_step"] = Step(kCountStep);
   wire["enter_step"] = Step(kEnterStep);
   wire["leave_step"] = Step(kLeaveStep);
@@ -141,14 +139,14 @@ nb::dict Wire() {
              "float64", "complex64", "complex128", "bfloat16", "byte", "thread", "device", "lane"});
   static_assert(number(Scalar::kBool) == 0 && number(Scalar::kLane) == 18);
   wire["record_targets"] = Names({kRecordTarget, kCallTarget, kPlainTarget, kPlainCallTarget});
-  wire["region_targets"] = Names({kCloseTarget, kGateTarget, kEnterTarget, kLeaveTarget, kSkipTarget, kAfterTarget});
+  wire["region_targets"] = Names({kCloseTarget, kEnterTarget, kLeaveTarget, kSkipTarget, kAfterTarget});
   wire["operation_targets"] = Names({kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});
   wire["custom_call_targets"] = Names({kCustomCallTarget});
   namespace name = attribute;
   wire["record_attributes"] = Names({name::kSite, name::kTraits, name::kDescription, name::kAhead, name::kTogether,
                                      name::kFailAsOne, name::kOperands, name::kOthers});
-  wire["region_attributes"] = Names({name::kOrdered, name::kDevices, name::kMayDiverge, name::kHasGroups,
-                                     name::kAnnouncesSkips, name::kCounted, name::kCount, name::kDomain});
+  wire["region_attributes"] =
+      Names({name::kOrdered, name::kDevices, name::kMayDiverge, name::kHasGroups, name::kCounted, name::kCount});
   wire["operation_attributes"] = Names(
       {name::kByLane, name::kOptional, name::kCall, name::kTo, name::kFrom, name::kSize, name::kWhere, name::kName});
   wire["custom_call_attributes"] = Names({name::kOurs, name::kTarget, name::kPlatform, name::kKept});

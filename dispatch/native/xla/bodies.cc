@@ -48,9 +48,9 @@ void PublishWhole(const LoadedSite &site, const Token &token, const Span *operan
     publisher().skip(token, kAllDevices);
 }
 
-DeviceToken NextOfCall(const LoadedSite &site, int32_t device, const DeviceToken &token) {
+DeviceToken NextOfCall(const LoadedSite &site, const DeviceToken &token) {
   DeviceToken next = token;
-  if (site.ordered()) CountOn(next, device, token.is_primary());
+  if (site.ordered()) Take(kCountStep, next);
   return next;
 }
 
@@ -81,7 +81,6 @@ std::vector<DeviceToken> PublishEntrance(const Entrance &entrance, const Span *o
     const Span *const own = operands + entrance.num_tokens;
     std::memcpy(&numbers.group, own[0].data, sizeof numbers.group);
     std::memcpy(&numbers.replica, own[1].data, sizeof numbers.replica);
-    numbers.announces_skips = entrance.announces_skips;
   }
   std::vector<DeviceToken> inside;
   std::vector<Token> markers;
@@ -92,7 +91,7 @@ std::vector<DeviceToken> PublishEntrance(const Entrance &entrance, const Span *o
     Take(kEnterStep, token);
     markers.push_back(EnterMarker(token.token, around.token));
   }
-  if (!markers.empty() && (numbers.replica == 0 || entrance.announces_skips))
+  if (!markers.empty() && numbers.replica == 0)
     PublishEnter({markers.data(), markers.size() * sizeof(Token)}, markers[0], device, entrance.devices,
                  entrance.may_diverge);
   return inside;
@@ -102,7 +101,7 @@ std::vector<DeviceToken> PublishExit(size_t num_tokens, size_t ordered, const Sp
   std::vector<Token> last;
   for (size_t i = 0; i < ordered; ++i) last.push_back(LoadToken(operands[i]).token);
   const DeviceToken first = LoadToken(operands[0]);
-  if (ordered != 0 && (first.is_primary() || first.replicas.announces_skips != 0))
+  if (ordered != 0 && first.is_primary())
     PublishLeave({last.data(), last.size() * sizeof(Token)}, last[0], device);
   std::vector<DeviceToken> behind;
   for (size_t i = 0; i < num_tokens; ++i) {
@@ -114,7 +113,7 @@ std::vector<DeviceToken> PublishExit(size_t num_tokens, size_t ordered, const Sp
 
 DeviceToken PublishSkip(uint32_t count, const Span &operand, int32_t device) {
   DeviceToken token = LoadToken(operand);
-  if (token.is_primary() || token.replicas.announces_skips != 0)
+  if (token.is_primary())
     publisher().publish(Kind::kSkip, count, token.token, device, nullptr, 0);
   Take(Counts(count), token);
   return token;

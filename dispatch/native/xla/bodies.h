@@ -56,7 +56,7 @@ void PublishRecord(const LoadedSite &site, int32_t device, DeviceToken &own, Spa
   bool is_primary = own.is_primary();
   if (site.has_whole_values()) {
     PublishWhole(site, own.token, operands, count, dims_of());
-    CountOn(own, device, /*has_published=*/true);
+    Take(kCountStep, own);
     is_primary = false;
   } else if (site.has(kRecordHasShards)) {
     Span &row = operands[0];
@@ -73,7 +73,7 @@ void PublishRecord(const LoadedSite &site, int32_t device, DeviceToken &own, Spa
     else if (decision == Decision::kLeaveOut && site.ordered())
       publisher().skip(own.token, device);
   }
-  if (site.ordered() && (is_primary || own.has_group)) CountOn(own, device, is_primary);
+  if (site.ordered() && (is_primary || own.has_group)) Take(kCountStep, own);
   if (leaves) {
     PublishLeave({&own.token, sizeof own.token}, own.token, device);
     Take(kLeaveStep, around);
@@ -86,7 +86,7 @@ void PublishRecord(const LoadedSite &site, int32_t device, DeviceToken &own, Spa
 void PublishCall(const LoadedSite &site, int32_t device, const DeviceToken &token, const Span *operands, size_t count,
                  Replies::Waiter waiter);
 // The token behind it, which must have its place before the answer comes.
-DeviceToken NextOfCall(const LoadedSite &site, int32_t device, const DeviceToken &token);
+DeviceToken NextOfCall(const LoadedSite &site, const DeviceToken &token);
 
 // (*tokens): the program has published all it will.
 void PublishEnd(const Span *tokens, size_t count, int32_t device, uint32_t devices);
@@ -97,8 +97,7 @@ struct Entrance {
   size_t ordered; // so many of the tokens count
   uint32_t devices;
   bool may_diverge;
-  bool has_group;       // the operands behind the tokens are the number of the device's group of replicas, and its own
-  bool announces_skips; // see ReplicaNumbers
+  bool has_group; // the operands behind the tokens are the number of the device's group of replicas, and its own
 };
 // (*tokens, ...): each device counts for itself from here on. Returns the tokens inside.
 std::vector<DeviceToken> PublishEntrance(const Entrance &entrance, const Span *operands, int32_t device);

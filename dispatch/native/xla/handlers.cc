@@ -104,7 +104,7 @@ ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer
 ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return GuardFuture([&] {
     Spans all(args, 0);
-    const DeviceToken token = site->token(all[0]), next = NextOfCall(*site, device, token);
+    const DeviceToken token = site->token(all[0]), next = NextOfCall(*site, token);
     if (!site->has(kRecordIsCounted)) StoreToken(rets, rets.size() - 1, next);
     Waiting waiting(rets);
     ffi::Future future = waiting.future();
@@ -120,19 +120,6 @@ ffi::Error Close(int64_t devices, int32_t device, ffi::RemainingArgs tokens,
     Spans spans(tokens, 0);
     PublishEnd(spans.data(), spans.size(), device, static_cast<uint32_t>(devices));
     if (output->untyped_data() != spans[0].data) std::memcpy(output->untyped_data(), spans[0].data, kTokenSize);
-  });
-}
-
-// (token) -> token: goes on when the programs before are over that call handlers in the same domain.
-ffi::Future Gate(int64_t domain, int64_t devices, ffi::RemainingArgs args, ffi::RemainingRets rets) {
-  return GuardFuture([&] {
-    const DeviceToken token = LoadToken(Spans(args, 0)[0]);
-    StoreToken(rets, 0, token);
-    ffi::Promise promise;
-    ffi::Future future(promise);
-    gates().pass(ThreadOf(token.token), token.token.epoch, static_cast<uint32_t>(devices), domain,
-                 [promise]() mutable { promise.SetAvailable(); });
-    return future;
   });
 }
 
@@ -194,12 +181,6 @@ XLA_FFI_DEFINE_HANDLER(kClose, Close,
                            .Ctx<ffi::DeviceOrdinal>()
                            .RemainingArgs()
                            .Ret<ffi::Buffer<ffi::U32>>());
-XLA_FFI_DEFINE_HANDLER(kGate, Gate,
-                       ffi::Ffi::Bind()
-                           .Attr<int64_t>(attribute::kDomain)
-                           .Attr<int64_t>(attribute::kDevices)
-                           .RemainingArgs()
-                           .RemainingRets());
 XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER(
     kPlain, Plain,
@@ -222,7 +203,6 @@ const std::vector<Handler> &handlers() {
         {kCallTarget, kLoad, pointer(kRegisterSite)},
         {kCallTarget, kRun, pointer(kCall)},
         {kCloseTarget, kRun, pointer(kClose)},
-        {kGateTarget, kRun, pointer(kGate)},
         {kEnterTarget, kRun, EnterHandler()},
         {kLeaveTarget, kRun, LeaveHandler()},
         {kSkipTarget, kRun, SkipHandler()},

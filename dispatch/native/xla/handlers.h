@@ -72,7 +72,6 @@ struct LoadedSite {
   DeviceToken token(const Span &given) const {
     DeviceToken token = LoadToken(given);
     token.token.index += ahead;
-    token.replicas.num_shared += ahead;
     return token;
   }
 };

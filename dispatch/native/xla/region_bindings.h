@@ -16,7 +16,6 @@ auto BindEnter() {
       .Attr<int64_t>(attribute::kDevices)
       .Attr<bool>(attribute::kMayDiverge)
       .Attr<bool>(attribute::kHasGroups)
-      .Attr<bool>(attribute::kAnnouncesSkips)
       .Attr<bool>(attribute::kCounted)
       .template Ctx<Device>();
 }

@@ -13,12 +13,11 @@ namespace ffi = xla::ffi;
 namespace {
 
 // (*tokens) -> (*tokens): see PublishEntrance(). If the program has them `counted`, they are given back as they came.
-ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool skips, bool counted, int32_t device,
+ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool counted, int32_t device,
                  ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
     Spans spans(args, 0);
-    const Entrance entrance{rets.size(), static_cast<size_t>(ordered), static_cast<uint32_t>(devices), apart, parts,
-                            skips};
+    const Entrance entrance{rets.size(), static_cast<size_t>(ordered), static_cast<uint32_t>(devices), apart, parts};
     const std::vector<DeviceToken> inside = PublishEntrance(entrance, spans.data(), device);
     for (size_t i = 0; !counted && i < rets.size(); ++i) StoreToken(rets, i, inside[i]);
   });

@@ -14,13 +14,7 @@ WakeUp &wake_up() {
   return *instance;
 }
 Publisher &publisher() {
-  static auto *const instance = [] {
-    auto *const publisher = new Publisher(wake_up());
-    publisher->closed.listen([](uint32_t thread, uint32_t epoch) {
-      if (gates().any()) gates().open(thread, epoch);
-    });
-    return publisher;
-  }();
+  static auto *const instance = new Publisher(wake_up());
   return *instance;
 }
 Drain &drain() {
@@ -35,10 +29,6 @@ Sites &sites() {
   static auto *const instance = new Sites();
   return *instance;
 }
-Gates &gates() {
-  static auto *const instance = new Gates();
-  return *instance;
-}
 Listeners &listeners() {
   static auto *const instance = new Listeners();
   return *instance;
@@ -46,12 +36,6 @@ Listeners &listeners() {
 Replies &replies() {
   static auto *const instance = new Replies();
   return *instance;
-}
-
-void CountOn(DeviceToken &token, int32_t device, bool has_published) {
-  if (token.replicas.announces_skips != 0 && !has_published)
-    publisher().publish(Kind::kSkip, 1, token.token, device, nullptr, 0);
-  Take(kCountStep, token);
 }
 
 void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags,

@@ -11,7 +11,6 @@
 #include "../drain/replies.h"
 #include "../drain/sites.h"
 #include "../drain/wake_up.h"
-#include "../order/gates.h"
 #include "../producer/device_token.h"
 #include "../producer/publisher.h"
 
@@ -24,10 +23,6 @@ Drain &drain();
 Progress &progress();
 Sites &sites();
 Replies &replies();
-Gates &gates();
-
-// The token of the next effect; `has_published`: whether this device has published the one that is here.
-void CountOn(DeviceToken &token, int32_t device, bool has_published);
 
 // Publishes an effect of a program that JAX dispatches, as an epoch of its own in the plain stream. The host does not
 // say which output it goes to, so that Python formats its text.

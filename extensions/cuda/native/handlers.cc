@@ -111,7 +111,7 @@ ffi::Error Call(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream 
   return AwaitCall(*loaded, stream, args, 0, rets,
                    [site = loaded->site, device](Span *operands, size_t count, Replies::Waiter waiter) {
                      const DeviceToken token = site->token(operands[0]);
-                     NextOfCall(*site, device, token);
+                     NextOfCall(*site, token);
                      PublishCall(*site, device, token, operands + 1, count - 1, std::move(waiter));
                    });
 }
@@ -126,11 +126,10 @@ ffi::Error Close(int64_t devices, int32_t device, Stream stream, ffi::RemainingA
 }
 
 // (*tokens) -> (*tokens): see PublishEntrance(). The program gives them their numbers.
-ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool skips, bool, int32_t device,
-                 Stream stream, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool, int32_t device, Stream stream,
+                 ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard(kNoRegion, [&] {
-    const Entrance entrance{rets.size(), static_cast<size_t>(ordered), static_cast<uint32_t>(devices), apart, parts,
-                            skips};
+    const Entrance entrance{rets.size(), static_cast<size_t>(ordered), static_cast<uint32_t>(devices), apart, parts};
     LaunchAll(&Launch, stream, args, 0, InProgram([entrance, device](const Span *operands, size_t) {
       PublishEntrance(entrance, operands, device);
     }));

@@ -61,8 +61,7 @@ struct MessageSpans {
 } // namespace
 
 void MessageSite::publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const {
-  const bool is_primary = token.is_primary();
-  if (is_primary) {
+  if (token.is_primary()) {
     const Decision decision = ordered() && (flags_ & kReplicated) != 0 ? filter_->shows_same(device, token.token)
                               : filter_->shows(device)                 ? Decision::kShow
                                                                        : Decision::kLeaveOut;
@@ -71,7 +70,7 @@ void MessageSite::publish(DeviceToken &token, int32_t device, int32_t level, std
     else if (decision == Decision::kLeaveOut && ordered())
       publisher().skip(token.token, device);
   }
-  if (ordered()) CountOn(token, device, is_primary);
+  if (ordered()) Take(kCountStep, token);
 }
 
 void MessageSite::publish_plain(int32_t device, int32_t level, std::string_view text) const {

@@ -1,12 +1,15 @@
-"""The call of a program with handlers returns as early as any other; the handlers of its thread's programs come one
-program after the other all the same."""
+"""The call of a program with handlers returns as early as any other, and the next such program of the thread is called
+when it is over."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
+import os
 import re
+import signal
 import threading
 
 import jax
@@ -76,28 +79,121 @@ def barrier():
     fx.effects_barrier(timeout=120)
 
 
+@pytest.fixture
+def waits(monkeypatch):
+    """An event that is set when a thread waits for the drain."""
+    event, wait = threading.Event(), runtime.drain.wait
+
+    def noted(done, timeout=None):
+        event.set()
+        return wait(done, timeout)
+
+    monkeypatch.setattr(runtime.drain, "wait", noted)
+    return event
+
+
+@pytest.fixture
+def opens(waits):
+    """`with opens(gate, look)` opens a gate when a call waits, after it has looked."""
+
+    @contextlib.contextmanager
+    def opens(gate, look=lambda: None):
+        def run():
+            try:
+                assert waits.wait(60)
+                look()
+            finally:
+                gate.open()
+
+        waits.clear()
+        thread = threading.Thread(target=run)
+        thread.start()
+        yield
+        thread.join()
+
+    return opens
+
+
 @pytest.mark.parametrize("devices", [(0, 0), (2, 3)], ids=["the_same_device", "other_devices"])
-def test_next_programs_come_after_the_one_that_runs(devices, gates, seen):
-    gate = gates()
+def test_next_programs_come_after_the_one_that_runs(devices, gates, opens, seen):
+    gate, noted = gates(), []
     held_note(gate)(jnp.int32(1))
-    results = [notes(jax.device_put(np.int32(2 + at), jax.devices()[device])) for at, device in enumerate(devices)]
-    assert values(seen(so_far=True)) == []
-    gate.open()
+    with opens(gate, lambda: noted.extend(values(seen(so_far=True)))):
+        results = [notes(jax.device_put(np.int32(2 + at), jax.devices()[device])) for at, device in enumerate(devices)]
+    assert noted == []
     assert [int(result) for result in results] == [2, 3]
     assert values(seen()) == [1, 2, 3]
 
 
-def test_failure_opens_the_gate_and_is_not_handed_on(gates, seen):
+def test_call_that_waits_raises_and_is_not_made(gates, opens, seen):
+    """What it waits for has failed. That is not handed on to what is called afterwards."""
     gate = gates()
     failing(gate)(jnp.int32(2))
-    result = notes(jnp.int32(1))
-    gate.open()
-    assert result == 1
-    with pytest.raises(fx.CustomCallError, match="The value is 2") as caught:
-        barrier()
+    with opens(gate), pytest.raises(fx.CustomCallError, match="The value is 2") as caught:
+        notes(jnp.int32(1))
     assert caught.value.where.startswith(f"{__file__}:") and ".fails`" in str(caught.value)
+    assert "raised by this call of `notes`, which was not made" in caught.value.__notes__[-1]
+    assert notes(jnp.int32(3)) == 3
+    assert values(seen()) == [3]
+    barrier()
+
+
+def test_call_that_waits_is_made_where_barriers_raise(gates, opens, seen):
+    gate = gates()
+    failing(gate)(jnp.int32(2))
+    with fx.config.override(errors="barrier"):
+        with opens(gate):
+            assert notes(jnp.int32(1)) == 1
+        with pytest.raises(fx.CustomCallError, match="The value is 2"):
+            barrier()
     assert values(seen()) == [1]
     barrier()
+
+
+def test_interrupt_ends_the_wait_of_a_call(gates, waits, seen):
+    """The call is not made, and nothing is left for which the next one waits."""
+    gate = gates()
+    held_note(gate)(jnp.int32(1))
+
+    def interrupt():
+        assert waits.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    waits.clear()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        notes(jnp.int32(2))
+    thread.join()
+    gate.open()
+    assert notes(jnp.int32(3)) == 3
+    assert values(seen()) == [1, 3]
+
+
+def test_callback_calls_programs_with_handlers(seen):
+    """Those of the callback's own come one after the other, and none waits for the program that waits for it."""
+
+    def calls(x):
+        for device in (1, 2, 1):
+            x = notes(jax.device_put(x + 1, jax.devices()[device]))
+        return np.asarray(x)
+
+    f = fx.jit(lambda x: note(fx.callback(calls, ONE, note(with_work(x)))))
+    assert f(jnp.int32(1)) == 4
+    assert values(seen()) == [1, 2, 3, 4, 4]
+
+
+def test_threads_of_one_order_wait_for_each_other(gates, opens, seen):
+    """XLA begins with another thread's program meanwhile, on one device too."""
+    gate, results = gates(), []
+    with fx.config.override(order="process"):
+        held_note(gate)(jnp.int32(1))
+        with opens(gate):
+            thread = threading.Thread(target=lambda: results.append(int(notes(jnp.int32(2)))))
+            thread.start()
+            thread.join()
+        assert results == [2]
+        assert values(seen()) == [1, 2]
 
 
 def test_next_call_raises_and_is_not_made(gates, seen):
@@ -117,26 +213,29 @@ def test_next_call_raises_and_is_not_made(gates, seen):
 
 
 def test_each_failure_is_raised_once(gates):
-    gate = gates()
+    gate, failures = gates(), []
     fails = failing(gate)
-    for _ in range(3):
-        fails(jnp.int32(2))
     gate.open()
-    with pytest.raises(fx.CustomCallError) as caught:
-        barrier()
-    assert [type(error) for error in caught.value.failures] == [fx.CustomCallError] * 3
+    with fx.config.override(errors="barrier"):
+        for call in (*[lambda: fails(jnp.int32(2))] * 3, barrier):
+            try:
+                call()
+            except fx.CustomCallError as error:
+                failures += error.failures
+    assert [type(error) for error in failures] == [fx.CustomCallError] * 3
     barrier()
 
 
-def test_program_that_failed_for_want_of_operands_says_nothing_more(gates, seen):
+def test_program_that_failed_for_want_of_operands_says_nothing_more(gates, opens, seen):
     """What a failed program would have given is an operand of the next one: its handlers do not come."""
     gate = gates()
-    x = failing(gate)(jnp.int32(2))
-    x = notes(x)
-    notes(jnp.int32(5))
-    gate.open()
-    with pytest.raises(fx.CustomCallError, match="The value is 2"):
-        barrier()
+    with fx.config.override(errors="barrier"):
+        x = failing(gate)(jnp.int32(2))
+        with opens(gate):
+            x = notes(x)
+        notes(jnp.int32(5))
+        with pytest.raises(fx.CustomCallError, match="The value is 2"):
+            barrier()
     assert values(seen()) == [5]
 
 
@@ -188,8 +287,8 @@ def test_failure_of_a_thread_that_has_ended(gates):
 def test_barrier_says_what_has_not_answered(gates):
     gate = gates()
     held_note(gate)(jnp.int32(1))
-    notes(jnp.int32(2))
-    with pytest.raises(fx.BarrierTimeout, match=rf"held` .*effects: {STEP.name}.*; `notes` .*effects: {STEP.name}"):
+    held_note(gate, OTHER)(jnp.int32(2))
+    with pytest.raises(fx.BarrierTimeout, match=rf"held` .*effects: {STEP.name}.*held` .*effects: {OTHER.name}"):
         fx.effects_barrier(timeout=0)
     gate.open()
     barrier()
@@ -227,8 +326,8 @@ def test_barrier_waits_for_a_handler_without_an_effect(gates):
         barrier()
 
 
-def test_several_devices(gates, seen):
-    """A gate is of the whole program, and so is what follows."""
+def test_several_devices(gates, opens, seen):
+    """The whole program is waited for, and so is what follows."""
     gate = gates()
     shape = jax.ShapeDtypeStruct((1,), I32)
 
@@ -243,57 +342,46 @@ def test_several_devices(gates, seen):
         return jax.lax.cond(x[0] == 2, lambda x: held_by(gate, x), lambda x: x, x)
 
     on_four(hold_one)(first)
-    on_four(with_work)(first + 5)
-    noted = values(seen(so_far=True))
-    gate.open()
+    with opens(gate):
+        on_four(with_work)(first + 5)
     notes(jnp.int32(20))
     on_four(with_work)(first + 10)
-    noted += values(seen())
+    noted = values(seen())
     assert [sorted(noted[:4]), sorted(noted[4:8]), noted[8], sorted(noted[9:])] == [
         *([0, 1, 2, 3], [5, 6, 7, 8], 20, [10, 11, 12, 13])
     ]
 
 
-def test_call_on_other_devices_returns_when_the_program_before_has_begun(gates, seen):
-    """XLA has a thread for each program that waits, and only so many: the program before might find none."""
-    notes(jax.device_put(jnp.int32(0), jax.devices()[2]))
-    barrier()
-    gate, returned, events = gates(), threading.Event(), []
+def test_call_waits_for_a_program_that_has_not_begun(gates, opens, seen):
+    """The other one's operand is not there, and the device is another."""
+    gate, noted = gates(), []
     notes(jax.jit(lambda x: held_by(gate, x))(jnp.int32(1)))
-
-    def open_gate():
-        returned.wait(0.3)  # it does not
-        events.append("the gate opens")
-        gate.open()
-
-    opener = threading.Thread(target=open_gate)
-    opener.start()
-    notes(jax.device_put(jnp.int32(2), jax.devices()[2]))
-    events.append("the call returns")
-    returned.set()
-    opener.join()
-    assert events == ["the gate opens", "the call returns"]
-    assert values(seen()) == [0, 1, 2]
+    with opens(gate, lambda: noted.extend(seen(so_far=True))):
+        notes(jax.device_put(jnp.int32(2), jax.devices()[2]))
+    assert noted == []
+    assert values(seen()) == [1, 2]
 
 
-def test_every_way_to_a_program(gates, seen):
+WAYS = {
+    "compiled": lambda: notes.lower(jnp.int32(0)).compile(),
+    "exported": lambda: fx.export(notes)(jnp.int32(0)).call,
+    "static": lambda: functools.partial(fx.jit(lambda kind, x: note(x) if kind else x + 1, static_argnums=0), True),
+    "other kind before": lambda: functools.partial(_OF_KIND, True),
+    "eager": lambda: note,
+}
+_OF_KIND = fx.jit(lambda kind, x: note(x) if kind else (fx.print("{}", x, level="debug"), x + 1)[1], static_argnums=0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_a_program(way, gates, opens, seen):
     """Ahead of time, exported, with other static arguments, and without `jit`."""
-    gate = gates()
-    x = jnp.int32(0)
-    of_kind = fx.jit(lambda kind, x: note(x) if kind else x + 1, static_argnums=0)
-    compiled, exported = notes.lower(x).compile(), fx.export(notes)(x)
-    for kind in (True, False):
-        of_kind(kind, x)
-    seen()
-    held_note(gate)(x)
-    compiled(x + 1)
-    exported.call(x + 2)
-    of_kind(False, x)
-    of_kind(True, x + 3)
-    assert values(seen(so_far=True)) == []
-    gate.open()
-    note(x + 4)
-    assert values(seen()) == [0, 1, 2, 3, 4]
+    gate, noted, call = gates(), [], WAYS[way]()
+    held_note(gate)(jnp.int32(0))
+    _OF_KIND(False, jnp.int32(0))  # which has no handlers, and does not wait
+    with opens(gate, lambda: noted.extend(values(seen(so_far=True)))):
+        call(jnp.int32(1))
+    assert noted == []
+    assert values(seen()) == [0, 1]
 
 
 def test_callback_of_a_later_program(gates, seen):
@@ -310,7 +398,7 @@ def test_callback_of_a_later_program(gates, seen):
     assert values(seen()) == [1, 6]
 
 
-def test_interrupted_calls_leave_no_gate_shut(seen):
+def test_calls_that_were_not_made_are_not_waited_for(seen):
     """A program that fails while it is traced, or with arguments that are none, was never called."""
     for wrong in (lambda: fx.jit(lambda x: note(x) + undefined)(1), lambda: notes("text")):  # noqa: F821
         with pytest.raises((NameError, TypeError)):

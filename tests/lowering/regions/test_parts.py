@@ -109,42 +109,71 @@ def test_parts_around_other_regions(lines):
     assert lines(fx.jit(twice), x) == ["6.0", "22.0", "12.0", "44.0"]
 
 
-@pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("calls", [False, True])
-def test_replicas_may_have_effects_of_their_own(calls, check_vma, lines):
-    """A region inside one that has effects too: each has its place in its device's own order."""
+def _regions(outer, inner, reach=lambda f, x: f(x)):
+    """A region over `y` inside of one over `x`. `reach`: how devices come to the inner one."""
 
-    def inner(x):
-        n, m = lax.axis_index("x"), lax.axis_index("y")
-        fx.print("inner {} {} {}", n, m, x.sum())
-        if calls:
-            one = jax.ShapeDtypeStruct(x.shape, x.dtype)
-            return fx.callback(lambda n, m, x: (print("called", n, m), x + 1)[1], one, n, m, x)
-        lax.cond(m == 1, lambda: fx.print("extra {} {}", n, m), lambda: None)
-        return x + 1
+    def both(x):
+        return reach(jax.shard_map(inner, in_specs=P("y"), out_specs=P("y"), axis_names={"y"}), outer(x))
 
-    def outer(x):
-        n = lax.axis_index("x")
-        fx.print("outer {}", n)
-        x = jax.shard_map(inner, in_specs=P(None, "y"), out_specs=P(None, "y"), axis_names={"y"}, check_vma=check_vma)(
-            x
-        )
-        if calls:
-            x = fx.callback(lambda n, x: (print("both", n), x)[1], jax.ShapeDtypeStruct(x.shape, x.dtype), n, x)
-        fx.print("after {} {}", n, x[0])
+    return fx.jit(in_parts(both, mesh_of(2, 2)))
+
+
+def _shows(text, **kwargs):
+    return lambda x: (fx.print(text, lax.axis_index("x"), **kwargs), x + 1)[1]
+
+
+def _waits(x):
+    return fx.callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def _in_a_branch(f, x):
+    return lax.cond(lax.axis_index("x") == 0, f, lambda x: x, x)
+
+
+def test_effects_of_the_inner_region_alone(lines):
+    """They are those of each device, in a loop too, to which all devices come."""
+    expected = [f"inner {n}" for n in (0, 0, 1, 1)]
+    assert lines(_regions(lambda x: x * 2, _shows("inner {}")), jnp.arange(4)) == expected
+    loop = lambda f, x: lax.fori_loop(0, 2, lambda _, x: f(x), x)  # noqa: E731
+    assert lines(_regions(lambda x: x * 2, _shows("inner {}"), loop), jnp.arange(4)) == 2 * expected
+
+
+def test_effects_of_the_outer_region_alone(lines):
+    """Those of each replica group, also in a branch that not all devices take."""
+    f = _regions(_shows("outer {}"), lambda x: lax.psum(x, "y") + x)
+    assert lines(f, jnp.arange(4)) == ["outer 0", "outer 1"]
+    f = _regions(lambda x: _in_a_branch(_shows("outer {}"), x), lambda x: x * 2)
+    assert lines(f, jnp.arange(4)) == ["outer 0"]
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "reach"),
+    [
+        (_shows("{}"), _shows("{}"), lambda f, x: f(x)),
+        (_shows("{}"), _shows("{}", ordered=False), lambda f, x: f(x)),
+        (_shows("{}", ordered=False), _shows("{}", ordered=False), lambda f, x: f(x)),
+        (_shows("{}"), _waits, lambda f, x: f(x)),
+        (lambda x: x, _shows("{}"), _in_a_branch),
+    ],
+    ids=["both", "inner unordered", "both unordered", "callback", "branch"],
+)
+def test_effects_of_regions_in_regions_are_refused(outer, inner, reach):
+    """While the program is lowered, with the line of the inner one's effect."""
+    with pytest.raises(fx.MissingTokenRule, match=r"at .*test_parts.py:\d+ .* inside another one.*over all"):
+        _regions(outer, inner, reach).lower(jnp.arange(4))
+
+
+def test_callback_of_jax_in_regions_in_regions_is_given_back(capfd):
+    """It is carried out as JAX does, without an order."""
+
+    def shows(x):
+        jax.debug.print("{}", x[0])
         return x
 
-    f = fx.jit(in_parts(outer, mesh_of(2, 2), check_vma=check_vma))
-    pairs = [(n, m) for n in (0, 1) for m in (0, 1)]
-    sums = {(0, 0): "1.0", (0, 1): "5.0", (1, 0): "9.0", (1, 1): "13.0"}
-    expected = ["outer 0", "outer 1", *(f"inner {n} {m} {sums[n, m]}" for n, m in pairs)]
-    after = ["after 0 [1. 2. 3. 4.]", "after 1 [5. 6. 7. 8.]"]
-    if calls:
-        expected += [*(f"called {n} {m}" for n, m in pairs), "both 0", "both 1", *after]
-    else:  # what follows is at the same place of other devices
-        expected += [after[0], "extra 0 1", after[1], "extra 1 1"]
-    for _ in range(5):
-        assert lines(f, jnp.arange(8.0).reshape(2, 4)) == expected
+    jax.block_until_ready(_regions(shows, shows)(jnp.arange(4)))
+    jax.effects_barrier()
+    fx.effects_barrier()
+    assert set(capfd.readouterr().out.split()) == {"0", "1", "2", "3"}
 
 
 def test_error_in_a_part():

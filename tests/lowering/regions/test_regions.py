@@ -217,7 +217,7 @@ def test_no_collective_is_added(check_vma):
 # What is refused
 
 
-def test_parts_in_parts_are_refused_where_both_have_effects():
+def test_regions_in_regions_are_refused_where_both_have_effects():
     def inner(x):
         fx.print("inner {}", x)
         return x
@@ -228,7 +228,7 @@ def test_parts_in_parts_are_refused_where_both_have_effects():
 
     mesh = jax.make_mesh((2, 1, 2), ("x", "y", "z"), axis_types=(AxisType.Auto,) * 3)
     f = jax.shard_map(outer, mesh=mesh, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
-    with pytest.raises(fx.MissingTokenRule, match=r"`print` at .*test_regions.py.* inside another .* `axis_names`"):
+    with pytest.raises(fx.MissingTokenRule, match=r"`print` at .*test_regions.py.* inside another one"):
         fx.jit(f)(jnp.arange(4))
 
 

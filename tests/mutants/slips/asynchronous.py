@@ -10,10 +10,10 @@ PARTIAL = "tests/extensions/asynchronous/test_partial_results.py"
 
 SLIPS = (
     Slip(
-        "asynchronous.no_gate",
-        "dispatch/calling/programs.py",
-        "    tokens |= {key: gate_p.bind(tokens[key], domain=domain) for key, domain in handlers.items()}\n",
-        "",
+        "asynchronous.no_wait_for_handlers",
+        "dispatch/calling/dispatcher.py",
+        "                        _wait_for_handlers(stream, domains, self._name)\n",
+        "                        pass\n",
         "Handlers of a program on another device do not wait for those of the program before.",
         (f"{EARLY}::test_next_programs_come_after_the_one_that_runs",),
     ),

@@ -116,8 +116,8 @@ SLIPS = (
     Slip(
         "replay.answer_of_a_group",
         REPLIES,
-        "return {true, stream, epoch, token.replicas.group, token.has_group",
-        "return {true, stream, epoch, 0, token.has_group",
+        "return {true, stream, epoch, token.replicas.group, index,",
+        "return {true, stream, epoch, 0, index,",
         "Replica groups are given each other's answers.",
         ("tests/native/replicated_replies_test.cc::test_replica_groups_have_answers_of_their_own",),
     ),

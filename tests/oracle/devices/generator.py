@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.oracle.devices.placing import DEVICES
-from tests.oracle.devices.region import MODES, PARTS, REGIONS, Region
+from tests.oracle.devices.region import MODES, REGIONS, Region
 from tests.oracle.devices.statements import TALKS, Talk, TalkInFlight, Whole
 from tests.oracle.generator import Generator
 from tests.oracle.place import Draw, Place
@@ -26,7 +26,6 @@ class DevicePlace(Place):
     mode: str = ""  # of the region around, if there is one; or of a function
     together: bool = False  # whether all devices of the region come here
     checked: bool = False  # whether JAX may check which values differ between its devices
-    part: bool = False  # whether the region around is over one axis of two
 
     def inside_predicate(self, *values: str) -> DevicePlace:
         inner: Any = super().inside_predicate(*values)
@@ -34,7 +33,7 @@ class DevicePlace(Place):
 
     def inside_derivative(self, form: str) -> DevicePlace:
         inner: Any = super().inside_derivative(form)
-        return dataclasses.replace(inner, together=False, part=False)
+        return dataclasses.replace(inner, together=False)
 
     def inside_rule(self) -> DevicePlace:
         inner: Any = super().inside_rule()
@@ -52,7 +51,7 @@ class DeviceGenerator(Generator):
 
     def __init__(self, draw: Draw, prefix: str, features: frozenset[str], failure: str, pmap: bool):
         super().__init__(draw, prefix, features, failure)
-        self.forms = tuple(form for form in REGIONS if form != "inner" and (pmap or form != "pmap"))
+        self.forms = tuple(form for form in REGIONS if pmap or form != "pmap")
         self.awaited = (self.sync, self.sync_unordered, self.jax_sync)
         self.no_region_yet = True
 
@@ -81,8 +80,6 @@ class DeviceGenerator(Generator):
         return place.together and place.mode in ("talk_calls", "talk_ways", "both")
 
     def _nests_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
-        if place.part and place.together:
-            return [*self.nests, *[self.inner] * 12] if place.mode != "talk_calls" else [self.scan, self.inner]
         if place.mode == "talk_calls":  # no ways of each device's own
             return [self.scan, self.scan, self.map, self.wrapped, self.wrapped, self.ref_block, self.in_flight]
         if place.regions:
@@ -153,17 +150,12 @@ class DeviceGenerator(Generator):
         # JAX has no derivative of a region inside a region.
         differentiated = place.forward or place.backward
         form = self.draw.choice([form for form in self.forms if not (differentiated and form == "nested")])
-        return self.region_of(place, form, mode, bool(self.draw.integer(0, 1)), form in PARTS and not differentiated)
-
-    def inner(self, place: Any) -> Statement:
-        return self.region_of(place, "inner", place.mode, place.checked, False)
-
-    def region_of(self, place: Any, form: str, mode: str, check_vma: bool, part: bool) -> Statement:
+        check_vma = bool(self.draw.integer(0, 1))
         device, variable, label = self.variable("d"), self.variable("y"), f"r{self.variable('')}"
         inner = place.inside(device, variable)
         # JAX checks a ref against what it was made of.
         inner = inner.without_refs(may_make=() if check_vma else place.may_make)
-        inner = dataclasses.replace(inner, regions=False, mode=mode, together=True, checked=check_vma, part=part)
+        inner = dataclasses.replace(inner, regions=False, mode=mode, together=True, checked=check_vma)
         inner = dataclasses.replace(inner, depth=max(1, inner.depth))
         xs = tuple(self.draw.integer(0, 9) for _ in range(DEVICES))
         turns = self.draw.choice((1, 1, 1, 2))

@@ -53,8 +53,7 @@ class DeviceReading(threading.local, Reading):
         self._kinds: dict[str, str] = {}
         self._exchange = _Exchange(1)
         self._rank = 0
-        self._parts: Sequence[tuple[int, ...]] = ()  # of `devices`, in a region
-        self._part: tuple[int, ...] = ()  # in a region over one axis: the devices that we are
+        self._is_in_region = False
 
     def run(self, program: Program, state: Sequence[int], number: int, placing: Placing | None) -> tuple[int, ...]:
         self.devices = (0,) if placing is None else placing.devices
@@ -83,7 +82,7 @@ class DeviceReading(threading.local, Reading):
         self._mark(_Mark(most))
 
     def _mark(self, mark: _Mark) -> None:
-        if self._part and self._defers and not self._lane:
+        if self._is_in_region and self._defers and not self._lane:
             self._position[-1] += 1
             self._points.append((tuple(self._position), (), "", mark))
 
@@ -96,7 +95,7 @@ class DeviceReading(threading.local, Reading):
         values: Sequence[int],
         *state: int,
     ) -> tuple[list[int], int]:
-        with self._only(self._parts_of(form)), self._held() if turns > 1 else contextlib.nullcontext():
+        with self._only(self._devices_of(form)), self._held() if turns > 1 else contextlib.nullcontext():
             if form == "nested" and self._rows == len(self.devices):  # the outer region is over all devices: one turn
 
                 def again(rank: int, value: int, *state: int) -> tuple[int, int]:
@@ -113,26 +112,21 @@ class DeviceReading(threading.local, Reading):
             results[0][1] if turns == 1 else state[-1]
         )
 
-    def _parts_of(self, form: str) -> list[tuple[int, ...]]:
-        """The devices of each part of a region; mostly there is one."""
+    def _devices_of(self, form: str) -> tuple[int, ...]:
+        """The devices that publish in a region: the first of each part, if it is over one axis; else all."""
         columns = len(self.devices) // self._rows
-        if form == "inner":
-            return [(device,) for device in self._part]
         if form == "rows":
-            return [self.devices[start : start + columns] for start in range(0, len(self.devices), columns)]
-        if form == "columns":
-            return [self.devices[start::columns] for start in range(columns)]
-        return [(device,) for device in self.devices]
+            return self.devices[::columns]
+        return self.devices[:columns] if form == "columns" else self.devices
 
     @contextlib.contextmanager
-    def _only(self, parts: Sequence[tuple[int, ...]]) -> Iterator[None]:
-        """These are all, each a part; its first device publishes for it."""
-        before = self.devices, self._parts
-        self.devices, self._parts = tuple(part[0] for part in parts), parts
+    def _only(self, devices: tuple[int, ...]) -> Iterator[None]:
+        """There are no others."""
+        before, self.devices = self.devices, devices
         try:
             yield
         finally:
-            self.devices, self._parts = before
+            self.devices = before
 
     def _shards(self, values: Sequence[int], sharded: bool) -> list[tuple[int, str, np.ndarray]]:
         """What each device has of an array, by device; if all have the same, the first of them shows it."""
@@ -149,8 +143,8 @@ class DeviceReading(threading.local, Reading):
         self, label: str, device: Callable[..., tuple[int, int]], values: Sequence[int], *state: int
     ) -> tuple[list[int], int]:
         """The devices' results, and the sum of their `x`."""
-        around, parts = self._steps, self._parts
-        of_devices: list[list[Step]] = [[] for _ in parts]
+        around, devices = self._steps, self.devices
+        of_devices: list[list[Step]] = [[] for _ in devices]
 
         def run(rank: int) -> tuple[int, int]:
             self._steps = None if around is None else of_devices[rank]
@@ -160,7 +154,7 @@ class DeviceReading(threading.local, Reading):
         if around is not None:
 
             def back(slope: int) -> int:
-                with self._only(parts):
+                with self._only(devices):
                     return sum(self._on_devices(label, lambda rank: self._back(of_devices[rank], slope)))
 
             around.append(back)
@@ -169,8 +163,7 @@ class DeviceReading(threading.local, Reading):
     def _on_devices(self, label: str, run: Callable[[int], T]) -> list[T]:
         """What the devices do happens when all have run: by its number in the device's own order, then by device."""
         self._position[-1] += 1
-        devices, parts, part = self.devices, self._parts, self._part
-        lane, goes_back, kinds = self._lane, self._goes_back, self._kinds
+        devices, lane, goes_back, kinds = self.devices, self._lane, self._goes_back, self._kinds
         loose, skipping = self._loose, self._skipping
         exchange, errors = _Exchange(len(devices)), []
         results: dict[int, T] = {}
@@ -179,7 +172,7 @@ class DeviceReading(threading.local, Reading):
         def on_device(rank: int) -> None:
             self._lane, self._goes_back, self._defers, self._kinds = lane, goes_back, True, kinds
             self._loose, self._skipping = loose, skipping
-            self._exchange, self._rank, self.devices, self._part = exchange, rank, devices, parts[rank]
+            self._exchange, self._rank, self.devices, self._is_in_region = exchange, rank, devices, True
             try:
                 results[rank] = run(rank)
                 points[rank] = self._points
@@ -197,29 +190,23 @@ class DeviceReading(threading.local, Reading):
         if errors:
             raise errors[0]
         for rank, of_part in points.items():
-            for device in parts[rank]:
-                for number, place, lane, label_of_effect, happens in self._numbered(
-                    of_part, device, device == devices[rank], label in skipping
-                ):
-                    noted = functools.partial(self._on_device, label, device, happens)
-                    # In a loose region lanes may be in branches that do not count the same: the line's place says more.
-                    at = (*self._position, *(place if label in loose else (number,)), device)
-                    self._points.append((at, lane, label_of_effect, _OfOne(device, noted) if part else noted))
+            for number, place, lane, label_of_effect, happens in self._numbered(of_part, label in skipping):
+                noted = functools.partial(self._on_device, label, devices[rank], happens)
+                # In a loose region lanes may be in branches that do not count the same: the line's place says more.
+                at = (*self._position, *(place if label in loose else (number,)), devices[rank])
+                self._points.append((at, lane, label_of_effect, noted))
         if not self._lane and not self._defers:
             self._let_happen()
         return [results[rank] for rank in range(len(devices))]
 
     def _numbered(
-        self, points: list[Point], device: int, is_primary: bool, skips: bool
+        self, points: list[Point], skips: bool
     ) -> Iterator[tuple[int, tuple[int, ...], tuple[int, ...], str, Callable[[], object]]]:
-        """What a device of a part does, each with its number and its place. Lanes share a number, but for those of a
-        native call. What the part does has a number on each, and one publishes. If it `skips`, a branch has as many
-        numbers as the longest of them."""
+        """What a device or part does, each with its number and its place. Lanes share a number, but for those of a
+        native call. If it `skips`, a branch has as many numbers as the longest of them."""
         begun: list[int] = []
         counts, before = collections.Counter[str](), dict[str, tuple[int, ...]]()  # by domain: each counts for itself
         for position, lane, label, happens in sorted(points, key=lambda point: point[:2]):
-            if isinstance(happens, _OfOne) and happens.device != device:
-                continue
             if isinstance(happens, _Mark):
                 if happens.most is not None and skips:
                     counts[PROGRAM_DOMAIN] = begun.pop() + happens.most
@@ -232,8 +219,7 @@ class DeviceReading(threading.local, Reading):
             if EFFECTS[kind]:
                 counts[domain] += position != before.get(domain) or by_itself
                 before[domain] = position
-            if is_primary or isinstance(happens, _OfOne):
-                yield counts[domain], position, lane, label, happens
+            yield counts[domain], position, lane, label, happens
 
     def _on_device(self, label: str, device: int, happens: Callable[[], object]) -> None:
         self.note_places()
@@ -250,14 +236,3 @@ class _Mark:
 
     def __call__(self) -> None:
         raise AssertionError("marks say what number an effect has")
-
-
-@dataclass(frozen=True)
-class _OfOne:
-    """What one device of a part does, in a region inside."""
-
-    device: int
-    happens: Callable[[], object]
-
-    def __call__(self) -> None:
-        self.happens()

@@ -56,13 +56,11 @@ class Region:
 
     def jax(self, scope: Scope, state: State) -> State:
         placing = scope.names["@placing"]
-        two_axes = self.form in ("two_axes", "nested", "inner", *PARTS)
+        two_axes = self.form in ("two_axes", "nested", *PARTS)
         mesh = placing.mesh(two_axes)
         axes = mesh.axis_names
         if self.form in PARTS:
             axes = (axes[PARTS.index(self.form)],)
-        elif self.form == "inner":
-            axes = tuple(axis for axis in axes if axis not in scope.names["@axes"])
         count = math.prod(mesh.shape[axis] for axis in axes)
         around = {name: scope.names[name] for name in self.closes}
         entered = hold(state) if self.turns > 1 else state
@@ -83,19 +81,14 @@ class Region:
 
         run = REGIONS[self.form](self, placing, mesh, body)
         values = shifted(self.xs[:count], self.base.jax(scope, state))
-        outermost = self.form != "inner"
         if placing.explicit:
-            values = (
-                placing.constrain(values, two_axes, P(axes)) if outermost else jax.sharding.reshard(values, P(axes))
-            )
+            values = placing.constrain(values, two_axes, P(axes))
         if self.turns == 1 or self.form == "nested":
             ys, xs = run(around, values, *entered)
         else:
             ys, xs = self._turns(run, around, values, entered)
-        if placing.explicit and outermost:
+        if placing.explicit:
             ys, xs = (placing.constrain(each, two_axes, P()) for each in (ys, xs))
-        elif placing.explicit:
-            ys, xs = (jax.sharding.reshard(each, P()) for each in (ys, xs))
         x = state[-1] if self.turns > 1 else wrap(jnp.sum(xs))
         return assign((*state[:-1], x), self.target, fold(ys, register(state, self.target)))
 
@@ -143,18 +136,6 @@ def _part(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any])
     return jax.shard_map(body, mesh=mesh, axis_names={axis}, check_vma=region.check_vma, **specs)
 
 
-def _inner(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any]) -> Callable[..., Any]:
-    """In a region over one axis, one over the other."""
-
-    def run(around: Mapping[str, Any], values: Any, *state: Any) -> Any:
-        outer = jax.sharding.get_abstract_mesh().manual_axes
-        [axis] = (axis for axis in mesh.axis_names if axis not in outer)
-        specs: dict[str, Any] = {"in_specs": (P(), P(axis), *[P()] * len(state)), "out_specs": (P(axis), P(axis))}
-        return jax.shard_map(body, axis_names={axis}, check_vma=region.check_vma, **specs)(around, values, *state)
-
-    return run
-
-
 def _pmap(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any]) -> Callable[..., Any]:
     def run(around: Mapping[str, Any], values: Any, *state: Any) -> Any:
         def one(values: Any, around: Mapping[str, Any], *state: Any) -> Any:
@@ -175,7 +156,6 @@ REGIONS: Mapping[str, Callable[[Region, Placing, Any, Callable[..., Any]], Calla
     "pmap": _pmap,
     "rows": _part,
     "columns": _part,
-    "inner": _inner,
 }
 
 PARTS = ("rows", "columns")

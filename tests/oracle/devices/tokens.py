@@ -19,7 +19,7 @@ def compare_tokens(runs: Case, tokens: Sequence[Seen]) -> list[str]:
     if any(loose_regions(run.program) for run in runs.runs):
         return []
     programs = tuple(run.program for run in runs.runs)
-    in_parts = any(isinstance(s, Region) and s.form in (*PARTS, "inner") for s in statements(programs))
+    in_parts = any(isinstance(s, Region) and s.form in PARTS for s in statements(programs))
     has_lanes = any(isinstance(s, Vmap | Derivative) for s in statements(programs))
     skips = any(skipping_regions(program) for program in programs)
     counts_all = not in_parts and not skips and not leaves_out(programs) and not (has_lanes and is_branched(programs))
