@@ -127,13 +127,9 @@ enum class Scalar : uint8_t {
   kUint16,
   kUint32,
   kUint64,
-  kFloat16,
   kFloat32,
   kFloat64,
-  kComplex64,
-  kComplex128,
   kBfloat16,
-  kByte, // of another type: a byte has one of 256 texts
   // What is no operand.
   kThread, // the number of the thread in a stream's number
   kDevice, // the place of a device, from its number
@@ -145,11 +141,9 @@ inline constexpr size_t SizeOf(Scalar type) {
   case Scalar::kBool:
   case Scalar::kInt8:
   case Scalar::kUint8:
-  case Scalar::kByte:
     return 1;
   case Scalar::kInt16:
   case Scalar::kUint16:
-  case Scalar::kFloat16:
   case Scalar::kBfloat16:
     return 2;
   case Scalar::kInt32:
@@ -161,10 +155,7 @@ inline constexpr size_t SizeOf(Scalar type) {
   case Scalar::kInt64:
   case Scalar::kUint64:
   case Scalar::kFloat64:
-  case Scalar::kComplex64:
     return 8;
-  case Scalar::kComplex128:
-    return 16;
   case Scalar::kLane:
     break;
   }

@@ -13,11 +13,7 @@ class PrintOptions(NamedTuple):
     edgeitems: int
     linewidth: int
     precision: int
-    mode: int  # the position in `_MODES`
     suppress: bool
-    sign: str
-    nan: str
-    inf: str
 
 
 class Style(enum.IntEnum):
@@ -51,7 +47,6 @@ class Piece(NamedTuple):
     conversion: str = ""  # "e", "f" or "g": the specification's, of each element
     precision: int = 0
     shape: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()  # of what takes a byte and NumPy does not know: what each of its values is
     dtype: str = ""  # how `repr` names the type, unless it does not
     options: PrintOptions | None = None  # None: those that are in force at the call
     wrap: int = Wrap.NONE

@@ -16,13 +16,14 @@ from effects._model.device import places_are_plain
 from effects._model.native import native
 from effects._model.operand import Operand, dtype_name
 from effects._model.plan import Piece, Plan, PrintOptions, Style
-from effects._model.record import MARK, Mark, Record, Records, Unfilled, encode, is_number, plain, python_value
+from effects._model.record import MARK, Mark, Record, Records, Unfilled
 from effects._model.site import Site
 from effects._model.wire import HEADER, SCALARS, header_offset
 
 # NumPy's print options, as far as native code follows them.
 
-_MODES = ("fixed", "unique", "maxprec", "maxprec_equal")
+_ONLY = {"sign": "-", "floatmode": "maxprec", "nanstr": "nan", "infstr": "inf"}
+"""Options that native code follows at NumPy's own value alone."""
 _MOST_DIGITS = 100
 _MOST = 1 << 40
 """Greater numbers mean the same."""
@@ -33,23 +34,18 @@ def print_options(options: Mapping[str, Any]) -> PrintOptions | None:
     if options.get("legacy") or options.get("formatter") or options.get("override_repr"):
         return None
     threshold, edge, width, digits = (options[name] for name in ("threshold", "edgeitems", "linewidth", "precision"))
-    texts = options["nanstr"], options["infstr"]
     if not all(isinstance(number, int) for number in (edge, width, digits)):
         return None
-    if edge < 1 or not 0 <= digits <= _MOST_DIGITS or options["floatmode"] not in _MODES:
+    if edge < 1 or not 0 <= digits <= _MOST_DIGITS:
         return None
-    if not all(isinstance(text, str) and text.isascii() and text.isprintable() and text for text in texts):
+    if any(options[name] != value for name, value in _ONLY.items()):
         return None
     return PrintOptions(
         threshold=_MOST if threshold > _MOST else max(math.floor(threshold), -1),
         edgeitems=min(edge, _MOST),
         linewidth=max(-_MOST, min(width, _MOST)),
         precision=digits,
-        mode=_MODES.index(options["floatmode"]),
         suppress=bool(options["suppress"]),
-        sign=options["sign"],
-        nan=texts[0],
-        inf=texts[1],
     )
 
 
@@ -67,16 +63,12 @@ def field_of(
         offset: Where it begins in a record's payload.
     """
     dtype, shape = value.dtype, value.shape[sum(value.lanes) :]
-    style = Style.JSON if shape and style == Style.PLAIN else style
-    texts: tuple[str, ...] = ()
-    code = CODES.get(dtype_name(dtype))
-    if code is None and value.stored.itemsize == 1:
-        code, texts = CODES["byte"], _texts_of_bytes(dtype, value.stored, style, bool(shape) or style == Style.REPR)
-    if code is None:
+    if (code := CODES.get(dtype_name(dtype))) is None:
         return None
-    field = Piece("", code, offset, value.strides, style, shape=shape, texts=texts)
+    style = Style.JSON if shape and style == Style.PLAIN else style
+    field = Piece("", code, offset, value.strides, style, shape=shape)
     if style in (Style.JSON, Style.PLAIN):
-        return field if not spec and is_number(dtype) else None
+        return None if spec else field
     if shape or style in (Style.STRING, Style.REPR):  # NumPy shows it
         own = None if options is None else print_options(options)
         if not FOLLOWS_NUMPY or (options is not None and own is None):
@@ -85,8 +77,7 @@ def field_of(
     if not spec:
         return field
     fixed = re.fullmatch(_FIXED, spec)
-    # NumPy takes one of the types that it does not know for a float: `float8_e5m2`.
-    if style != Style.FORMAT or fixed is None or dtype.kind != "f" or texts or (shape and options is not None):
+    if style != Style.FORMAT or fixed is None or dtype.kind != "f" or (shape and options is not None):
         return None
     if fixed[2] == "g" and fixed[1] == "0":
         return None
@@ -108,22 +99,6 @@ def _dtype_in_repr(dtype: np.dtype, is_empty: bool) -> str:
     with np.printoptions(linewidth=1000):
         _, _, name = repr(np.zeros(0 if is_empty else 1, dtype)).partition(", dtype=")
     return name.removesuffix(")")
-
-
-@functools.cache
-def _texts_of_bytes(dtype: np.dtype, stored: np.dtype, style: Style, in_arrays: bool) -> tuple[str, ...]:
-    """What each byte of a type is as text."""
-    with np.errstate(all="ignore"):
-        bytes_ = np.arange(256, dtype=np.uint8).view(stored)
-        values = bytes_.view(dtype) if stored == dtype else bytes_.astype(dtype)
-        if style == Style.JSON:
-            return tuple(encode(plain(values[i])) for i in range(256))
-        if style == Style.PLAIN:
-            return tuple(str(python_value(values[i])) for i in range(256))
-        if in_arrays:
-            return tuple(str(values[i : i + 1])[1:-1] for i in range(256))
-        show = str if style == Style.STRING else format
-        return tuple(show(values[i, ...]) for i in range(256))
 
 
 # Records whose values are marks. The text that Python makes of one says how native code makes that text of any record

@@ -77,11 +77,10 @@ Piece ToPiece(nb::handle given) {
   piece.conversion = conversion.empty() ? 0 : conversion[0];
   piece.precision = nb::cast<int>(given[6]);
   piece.shape = nb::cast<std::vector<int64_t>>(given[7]);
-  piece.texts = nb::cast<std::vector<std::string>>(given[8]);
-  piece.dtype = nb::cast<std::string>(given[9]);
-  if (const nb::object options = given[10]; !options.is_none())
+  piece.dtype = nb::cast<std::string>(given[8]);
+  if (const nb::object options = given[9]; !options.is_none())
     piece.options = &PrintOptionsOf(ToNumberOfPrintOptions(options));
-  piece.wrap = static_cast<Wrap>(nb::cast<int>(given[11]));
+  piece.wrap = static_cast<Wrap>(nb::cast<int>(given[10]));
   return piece;
 }
 
@@ -101,11 +100,7 @@ uint32_t ToNumberOfPrintOptions(nb::handle options) {
   all.edgeitems = nb::cast<int64_t>(options[1]);
   all.linewidth = nb::cast<int64_t>(options[2]);
   all.precision = nb::cast<int>(options[3]);
-  all.mode = static_cast<FloatMode>(nb::cast<int>(options[4]));
-  all.suppress = nb::cast<bool>(options[5]);
-  all.sign = nb::cast<std::string>(options[6]).at(0);
-  all.nan = nb::cast<std::string>(options[7]);
-  all.inf = nb::cast<std::string>(options[8]);
+  all.suppress = nb::cast<bool>(options[4]);
   return NumberOf(all);
 }
 

@@ -134,10 +134,9 @@ nb::dict Wire() {
                                         {"starts", kCustomCallStarts},
                                         {"on_device", kCustomCallIsOnDevice}});
   // In the order of `Scalar`.
-  wire["scalars"] =
-      Names({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
-             "float64", "complex64", "complex128", "bfloat16", "byte", "thread", "device", "lane"});
-  static_assert(number(Scalar::kBool) == 0 && number(Scalar::kLane) == 18);
+  wire["scalars"] = Names({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32",
+                           "float64", "bfloat16", "thread", "device", "lane"});
+  static_assert(number(Scalar::kBool) == 0 && number(Scalar::kLane) == 14);
   wire["record_targets"] = Names({kRecordTarget, kCallTarget, kPlainTarget, kPlainCallTarget});
   wire["region_targets"] = Names({kCloseTarget, kEnterTarget, kLeaveTarget, kSkipTarget, kAfterTarget});
   wire["operation_targets"] = Names({kBeginTarget, kKeepTarget, kPostTarget, kTakeTarget});

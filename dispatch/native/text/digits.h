@@ -1,4 +1,4 @@
-// Decimal digits of floating-point numbers, of every width that NumPy has.
+// Decimal digits of floating-point numbers.
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,6 @@ T Load(const std::byte *at) {
   return value;
 }
 
-// A number of 16 bits, as IEEE 754 has it.
-struct Half {
-  uint16_t bits;
-};
-
-double ToDouble(Half value);
-inline double ToDouble(float value) { return value; }
-inline double ToDouble(double value) { return value; }
-
 // A number of 16 bits that is the upper half of a `float`; and as it shows itself.
 double FromBfloat16(uint16_t bits);
 void AppendBfloat16(std::string &out, uint16_t bits);
@@ -37,14 +28,13 @@ struct Digits {
 
 Digits Shortest(double value);
 Digits Shortest(float value);
-Digits Shortest(Half value);
 
-// Which digits are shown. As of `numpy.format_float_positional` and `numpy.format_float_scientific`, whose `trim` is
-// "k" where zeros are kept, and else ".".
+// Which digits are shown: no more than tell the number from others of its type, unless `min_digits` are more. As of
+// `numpy.format_float_positional` and `numpy.format_float_scientific`, whose `trim` is "k" where zeros are kept, and
+// else ".".
 struct Shown {
   int precision = -1;  // at most so many behind the point; -1: any number
-  int min_digits = -1; // at least so many, where they are `unique`
-  bool unique = true;  // no more than tell the number from others of its type; else as of the exact value
+  int min_digits = -1; // at least so many
   bool keep_zeros = false;
 };
 

@@ -19,8 +19,8 @@ void AppendInteger(std::string &out, T value) {
 }
 
 // Digits as Python and NumPy show a number of that many: positional, or scientific with an exponent of at least two
-// digits. `one`: what comes behind the point where no digit does, which is "0", or nothing and no point.
-void AppendDigits(std::string &out, double value, const Digits &digits, bool positional, std::string_view one) {
+// digits.
+void AppendDigits(std::string &out, double value, const Digits &digits, bool positional) {
   const double magnitude = std::fabs(value);
   if (std::signbit(value)) out += '-';
   if (positional)
@@ -29,7 +29,7 @@ void AppendDigits(std::string &out, double value, const Digits &digits, bool pos
     AppendScientific(out, magnitude, digits, {}, 2);
   // A point with nothing behind it is NumPy's way.
   if (positional && out.back() == '.')
-    one.empty() ? out.pop_back() : out.push_back('0');
+    out += '0';
   else if (!positional && digits.count == 1)
     out.erase(out.rfind('.'), 1);
 }
@@ -49,8 +49,6 @@ template <typename T>
 constexpr double kScientific = 1e16;
 template <>
 constexpr double kScientific<float> = 1e6;
-template <>
-constexpr double kScientific<Half> = 1e3;
 
 // NumPy compares the number, and Python counts digits: as a float of 32 bits 0.0001 is less than that.
 bool IsPositional(double magnitude, double large) { return magnitude == 0 || (magnitude >= 1e-4 && magnitude < large); }
@@ -58,19 +56,19 @@ bool IsPositional(double magnitude, double large) { return magnitude == 0 || (ma
 // A float in the fewest digits that are read as the same: by Python, for which a narrow number becomes a wide one first
 // unless the style keeps its type, and by NumPy.
 template <typename T>
-void AppendShortest(std::string &out, T number, Style style, std::string_view one) {
-  const double value = ToDouble(number);
+void AppendShortest(std::string &out, T number, Style style) {
+  const double value = number;
   if (AppendNotFinite(out, value, style)) return;
   const Digits digits = style == Style::kFormat ? Shortest(std::fabs(value)) : Shortest(number);
   const bool positional = style == Style::kString ? IsPositional(std::fabs(value), kScientific<T>)
                                                   : digits.exponent >= -4 && digits.exponent < 16;
-  AppendDigits(out, value, digits, positional, one);
+  AppendDigits(out, value, digits, positional);
 }
 
 template <typename T>
 void AppendFloat(std::string &out, T number, const Piece &piece) {
-  if (piece.conversion == 0) return AppendShortest(out, number, piece.style, "0");
-  const double value = ToDouble(number);
+  if (piece.conversion == 0) return AppendShortest(out, number, piece.style);
+  const double value = number;
   if (AppendNotFinite(out, value, piece.style)) return;
   // Not printf: its decimal point depends on the locale.
   const auto form = piece.conversion == 'e'   ? std::chars_format::scientific
@@ -79,28 +77,6 @@ void AppendFloat(std::string &out, T number, const Piece &piece) {
   char buffer[512];
   const auto result = std::to_chars(buffer, buffer + sizeof buffer, value, form, piece.precision);
   out.append(buffer, result.ptr);
-}
-
-// As Python's repr() of a complex number: without a real part of +0, and with parentheses otherwise.
-template <typename T>
-void AppendComplex(std::string &out, const std::byte *at, Style style) {
-  const T real = Load<T>(at), imaginary = Load<T>(at + sizeof(T));
-  if (style == Style::kJson) {
-    out += '[';
-    AppendShortest(out, real, style, "0");
-    out += ", ";
-    AppendShortest(out, imaginary, style, "0");
-    out += ']';
-    return;
-  }
-  const bool both = real != 0 || std::signbit(real);
-  if (both) {
-    out += '(';
-    AppendShortest(out, real, style, "");
-    if (!std::signbit(imaginary) || std::isnan(imaginary)) out += '+';
-  }
-  AppendShortest(out, imaginary, style, "");
-  out += both ? "j)" : "j";
 }
 
 void AppendBool(std::string &out, bool value, Style style) {
@@ -132,22 +108,13 @@ void FormatScalar(std::string &out, const Piece &piece, const std::byte *at) {
     return AppendInteger(out, Load<uint32_t>(at));
   case Scalar::kUint64:
     return AppendInteger(out, Load<uint64_t>(at));
-  case Scalar::kFloat16:
-    return AppendFloat(out, Load<Half>(at), piece);
   case Scalar::kFloat32:
     return AppendFloat(out, Load<float>(at), piece);
   case Scalar::kFloat64:
     return AppendFloat(out, Load<double>(at), piece);
-  case Scalar::kComplex64:
-    return AppendComplex<float>(out, at, piece.style);
-  case Scalar::kComplex128:
-    return AppendComplex<double>(out, at, piece.style);
   case Scalar::kBfloat16:
     if (piece.style == Style::kString) return AppendBfloat16(out, Load<uint16_t>(at));
     return AppendFloat(out, static_cast<float>(FromBfloat16(Load<uint16_t>(at))), piece);
-  case Scalar::kByte:
-    out += piece.texts[Load<uint8_t>(at)];
-    return;
   case Scalar::kThread:
     return AppendInteger(out, Load<uint32_t>(at) >> kDomainBits);
   case Scalar::kDevice:

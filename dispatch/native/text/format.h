@@ -43,7 +43,6 @@ struct Piece {
   char conversion = 0; // 0: no specification; 'e', 'f', 'g': as in the specification
   int precision = 0;
   std::vector<int64_t> shape;            // of an array; a scalar has none
-  std::vector<std::string> texts;        // of Scalar::kByte: what each of its values is
   std::string dtype;                     // how `repr` names the type, unless it does not
   const PrintOptions *options = nullptr; // for an array; null: those that are in force at the call
   Wrap wrap = Wrap::kNone;

@@ -9,8 +9,7 @@ namespace effects {
 namespace {
 
 auto Key(const PrintOptions &options) {
-  return std::make_tuple(options.threshold, options.edgeitems, options.linewidth, options.precision, options.mode,
-                         options.suppress, options.sign, options.nan, options.inf);
+  return std::make_tuple(options.threshold, options.edgeitems, options.linewidth, options.precision, options.suppress);
 }
 
 struct Known {

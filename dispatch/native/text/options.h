@@ -2,21 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 namespace effects {
-
-enum class FloatMode : int { kFixed, kUnique, kMaxprec, kMaxprecEqual };
 
 struct PrintOptions {
   int64_t threshold = 1000; // arrays with more elements are summarised
   int64_t edgeitems = 3;    // at least 1
   int64_t linewidth = 75;
-  int precision = 8; // -1: as many digits as tell a number from others
-  FloatMode mode = FloatMode::kMaxprec;
+  int precision = 8;
   bool suppress = false;
-  char sign = '-';
-  std::string nan = "nan", inf = "inf"; // of one line, in ASCII
 };
 
 // The number of these options, which are kept for good. Number 0 are NumPy's own.
