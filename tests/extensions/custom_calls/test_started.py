@@ -23,7 +23,8 @@ def release(x):
     return fx.custom_call("test.release", I32, x, effect=STEP)
 
 
-@pytest.mark.parametrize("effect", [None, STEP, STEP.unordered()], ids=["none", "ordered", "unordered"])
+# An unordered call has no place before `release`, which XLA may then run first, and nothing would answer the call.
+@pytest.mark.parametrize("effect", [None, STEP], ids=["none", "ordered"])
 @pytest.mark.parametrize("shape", [(), (3,), (0,)])
 def test_what_stands_between_answers_the_handler(effect, shape, lines):
     """The handler gives its result when what comes after it in the program has run: it would never be done else."""
