@@ -23,6 +23,10 @@ REMOVED: dict[str, str] = {
     "fx.add_handler(after_error=)": "Record the run with `fx.record`, whose file has what was not carried out.",
     "fx.Comparison": "Read `fx.jit(f).lower(x).compile().as_text()` of the function with its effects and of the one "
     "without.",
+    "fx.async_update(partial=)": (
+        "Leave it out, and use the result of `fx.async_done`. A callback that answers in between is a second "
+        "`fx.async_callback`."
+    ),
     "fx.inspect(compare=)": "Read `fx.jit(f).lower(x).compile().as_text()` of the function with its effects and of "
     "the one without.",
     "fx.LoguruHandler": (

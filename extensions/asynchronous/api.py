@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax
+from effects import _jax, _removed
 from effects._api.callback import check_function, result_type
 from effects._model.effect import register_effect
 from effects._model.function import HostFunction, function_name
@@ -21,7 +22,7 @@ from effects._model.site import Site
 from effects._model.where import Where, where_called
 from effects.extensions.asynchronous.host_start import HostStart
 from effects.extensions.asynchronous.operation import HostEnd, HostStartOp, Kept, Operation
-from effects.extensions.asynchronous.primitives import ASYNC, UPDATE_FUNCTION
+from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.asynchronous.references import Into, read_references
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
 
@@ -37,9 +38,10 @@ MSG_NO_FUTURE = (
     "`fx.{call}` at {where} was given {given}. It takes the future that a start gave, which is done once. Pass what "
     "`fx.async_start` or one of its siblings returned."
 )
-MSG_NO_PARTIAL = (
-    "`fx.async_update` at {where} was asked for what an operation has come to so far that writes to references. It "
-    "writes only when it is done, and has no results. Leave out `partial=True`, or start it with values."
+MSG_GENERATOR = (
+    "`fx.async_callback` at {where} was given `{name}`, which is a generator function. The results are those that the "
+    "function returns, and a call of a generator function runs nothing of it. Return the results in place of yielding "
+    "them, or pass a function that runs it, say `lambda *args: list({name}(*args))[-1]`."
 )
 
 register_effect(ASYNC)
@@ -93,9 +95,9 @@ class Future(Generic[T]):
         (ticket,) = async_start_p.bind(*operands, operation=operation)
         return cls(ticket, operation.end, structure, finish, into)
 
-    def ended(self, where: Where, *function: str) -> Operation:
-        """Its operation where it is updated or done; `function` as for `HostEnd.at`."""
-        return dataclasses.replace(self.operation.at(where, *function), finish=self.finish)
+    def ended(self, where: Where) -> Operation:
+        """Its operation where it is done."""
+        return dataclasses.replace(self.operation.at(where), finish=self.finish)
 
     def results(self, found: Sequence[Any]) -> Any:
         found = self.operation.shown(found)
@@ -173,47 +175,35 @@ def _take_result(leaf: Any, name: str, where: Where) -> Any:
     return array
 
 
-@overload
-def async_update(future: Future[T], *, partial: Literal[False] = False) -> Future[T]: ...
-@overload
-def async_update(future: Future[T], *, partial: Literal[True]) -> tuple[Future[T], T]: ...
 @_jax.for_users
-def async_update(future: Future[T], *, partial: bool = False) -> Future[T] | tuple[Future[T], T]:
+@_removed.without_arguments("fx.async_update", "partial")
+def async_update(future: Future[T]) -> Future[T]:
     """A point between start and done: what stands ahead of it in the program comes before what stands behind it.
 
     Args:
         future: The future. It is used up.
-        partial: Whether what the operation has come to so far is wanted. Of an asynchronous callback that is what its
-            function, a generator, yielded last: the update waits for the first yield. Of all else it is the result.
 
     Returns:
-        The future, or with `partial` the future and the results so far.
+        The future that goes on.
 
     Raises:
         TypeError: if it is given no future.
 
     Example:
-        >>> import effects as fx, jax
-        >>> def count():
-        ...     for i in range(3):
-        ...         yield np.float32(i)
-        >>> import numpy as np
+        >>> import effects as fx
         >>> @fx.jit
-        ... def f():
-        ...     future = fx.async_callback(count, jax.ShapeDtypeStruct((), "float32"))
-        ...     future, so_far = fx.async_update(future, partial=True)
-        ...     return fx.async_done(future)
-        >>> f()
-        Array(2., dtype=float32)
+        ... def f(x):
+        ...     future = fx.async_start(lambda x: 2 * x, x)
+        ...     y = x * x
+        ...     future = fx.async_update(future)
+        ...     return fx.async_done(future) + (y + 1)
+        >>> f(3.0)
+        Array(16., dtype=float32)
     """
-    where = where_called()
+    where = where_called(2)  # past `without_arguments`
     _check_future(future, "async_update", where)
-    if partial and future.into is not None:
-        raise TypeError(MSG_NO_PARTIAL.format(where=where))
-    operation = future.ended(where, *[UPDATE_FUNCTION] * isinstance(future.operation, HostEnd))
-    ticket, *results = async_update_p.bind(future.ticket, operation=operation, partial=bool(partial))
-    following = dataclasses.replace(future, ticket=ticket)
-    return (following, future.results(results)) if partial else following
+    (ticket,) = async_update_p.bind(future.ticket, operation=dataclasses.replace(future.operation, where=where))
+    return dataclasses.replace(future, ticket=ticket)
 
 
 @_jax.for_users
@@ -263,8 +253,7 @@ def async_callback(
 
     Arrays reach the function as NumPy arrays, which are its own and read-only. It may use JAX, print, log and call
     `fx.jit` functions: all of these effects come in the place of the done. What it raises is raised by the done, as
-    `EffectError` by the call of the program. A generator function may yield what it has so far, for `async_update`;
-    its results are what it returns, or else what it yielded last.
+    `EffectError` by the call of the program.
 
     Args:
         fn: The function. Called once for each time that the program gets here, and for each lane of a `vmap`.
@@ -277,8 +266,8 @@ def async_callback(
         The future, for `async_done`.
 
     Raises:
-        TypeError: while tracing, if the function cannot be called with these arguments or is an `async def`, a result
-            has no shape, or an argument is none.
+        TypeError: while tracing, if the function cannot be called with these arguments, or is an `async def` or a
+            generator function, a result has no shape, or an argument is none.
 
     Example:
         >>> import effects as fx, jax, numpy as np
@@ -293,6 +282,8 @@ def async_callback(
     where = where_called()
     check_function("fx.async_callback", fn, operands, {}, where)
     function = HostFunction.of(fn)
+    if any(inspect.isgeneratorfunction(called) for called in (fn, type(fn).__call__)):
+        raise TypeError(MSG_GENERATOR.format(where=where, name=function.name))
     name = name or function.name
     shapes, structure = jax.tree.flatten(result_shape_dtypes)
     results = tuple(result_type(shape, name, where, "fx.async_callback") for shape in shapes)

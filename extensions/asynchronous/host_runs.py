@@ -10,9 +10,8 @@ import collections
 import contextlib
 import contextvars
 import dataclasses
-import inspect
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ from effects.dispatch.runtime.beside import Beside
 from effects.dispatch.runtime.failures import HostRunFailed, ProgramKey
 from effects.dispatch.runtime.runtime import runtime
 from effects.dispatch.runtime.streams import Stream
-from effects.extensions.asynchronous.primitives import DONE_FUNCTION, UPDATE_FUNCTION
+from effects.extensions.asynchronous.primitives import DONE_FUNCTION
 from effects.lowering.native_module import native
 
 MSG_NEVER_DONE = (
@@ -45,11 +44,6 @@ MSG_DEVICE_FAILED = (
     "An asynchronous operation has no result. What it is to get comes from a device whose program has failed. See the "
     "error of that program."
 )
-MSG_NOTHING_YIELDED = (
-    "What an asynchronous callback has come to so far was asked for, and its function has yielded nothing. Only a "
-    "generator function has partial results. Yield them, or leave out `partial=True`."
-)
-
 
 _REMEMBERED = 4096
 """How many of the numbers of a program's functions that have begun are kept, to tell a done that comes twice from one
@@ -139,14 +133,14 @@ class HostRuns(Beside):
         finally:
             del self._awaited[me]
 
-    def _find(self, record: Record, ticket: Any, take: bool) -> RunningHostCall:
+    def _take(self, record: Record, ticket: Any) -> RunningHostCall:
         number = int(ticket[0]) << 12 | int(ticket[1])
         key = _key(record, number, int(ticket[2]))
         # The start comes from the thread of one device, and the done perhaps from that of a faster one: then the start
         # is still to come.
         while True:
             with self._came:
-                if (run := self._runs.pop(key, None) if take else self._runs.get(key)) is not None:
+                if (run := self._runs.pop(key, None)) is not None:
                     return run
                 begun = self._begun.get(key[:3], ())
             if (started := native.started_operations(*key[:2])) is None:
@@ -158,7 +152,7 @@ class HostRuns(Beside):
                 self._came.wait_for(lambda: key in self._runs, _LOOK)
 
     def done(self, ticket: Any, *, record: Record) -> Any:
-        run = self._find(record, ticket, take=True)
+        run = self._take(record, ticket)
         native.set_offer_urgent()  # the function may wait for the drain
         stream = run.wait_for_stream()
         with self._awaiting(run):
@@ -173,16 +167,6 @@ class HostRuns(Beside):
             call = dataclasses.replace(call, function=HostFunction(None, DONE_FUNCTION, run.name, True))
             taken = take_results(call, run.result, call.results or ())
             return jax.tree.unflatten(jax.tree.structure(run.result), taken)  # another process has the text of `tree`
-        except BaseException as error:
-            raise HostRunFailed(run.name, run.where) from error
-
-    def update(self, ticket: Any, *, record: Record) -> Any:
-        run = self._find(record, ticket, take=False)
-        native.set_offer_urgent()
-        run.wait_for_stream()
-        try:
-            with self._awaiting(run):
-                return run.wait_for_partial()
         except BaseException as error:
             raise HostRunFailed(run.name, run.where) from error
 
@@ -264,7 +248,6 @@ class RunningHostCall:
         self.thread: int | None = None
         self.result: Any = None
         self.error: BaseException | None = None
-        self._yielded: collections.deque[Any] = collections.deque(maxlen=1)
         self.ended: bool = False
         self._changed = threading.Condition()
 
@@ -281,26 +264,12 @@ class RunningHostCall:
         try:
             assert self._function.fn is not None
             if self.error is None:
-                self.result = self._context.run(self._call, self._function.fn)
+                self.result = self._context.run(self._function.fn, *self._args)
         except BaseException as error:
             self.error = error
         with self._changed:
             self.ended, self.thread = True, None
             self._changed.notify_all()
-
-    def _call(self, fn: Callable[..., Any]) -> Any:
-        returned = fn(*self._args)
-        return self._exhaust(returned) if inspect.isgenerator(returned) else returned
-
-    def _exhaust(self, generator: Generator[Any, None, Any]) -> Any:
-        while True:
-            try:
-                value = next(generator)
-            except StopIteration as end:
-                return self._yielded[0] if end.value is None and self._yielded else end.value
-            with self._changed:
-                self._yielded.append(value)
-                self._changed.notify_all()
 
     def wait_for_stream(self) -> Stream:
         with self._changed:
@@ -312,15 +281,7 @@ class RunningHostCall:
         with self._changed:
             return self._changed.wait_for(lambda: self.ended, timeout)
 
-    def wait_for_partial(self) -> Any:
-        with self._changed:
-            self._changed.wait_for(lambda: self.ended or self._yielded)
-        if not self._yielded:
-            raise self.error or RuntimeError(MSG_NOTHING_YIELDED)
-        return self._yielded[0]
-
 
 host_runs: HostRuns = HostRuns()
 register_callback(DONE_FUNCTION)(host_runs.done)
-register_callback(UPDATE_FUNCTION)(host_runs.update)
 runtime.drain.run_beside(host_runs)

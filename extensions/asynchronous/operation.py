@@ -61,7 +61,7 @@ class Operation:
             pass says so.
         site: That of the records that it publishes, if it does.
         user_types: Of a start, the types of the operands of the user's line, in each lane, if others are kept or sent.
-        finish: Of an update or a done, what makes a result of each value that it comes to, if something does.
+        finish: Of a done, what makes a result of each value that it comes to, if something does.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Operation:
         return dataclasses.replace(self, name=self.kind, where=None, user_types=None)
 
     def at(self, where: Where) -> Operation:
-        """The operation of an update or a done in this line."""
+        """The operation of a done in this line."""
         return dataclasses.replace(self, where=where)
 
     def in_lanes(self, size: int, differs: Sequence[bool]) -> Operation:
@@ -257,9 +257,10 @@ class HostEnd(Operation):
     def shown(self, results: Sequence[Any]) -> Sequence[Any]:
         return [result.astype(type_.dtype) for result, type_ in zip(results, self.types, strict=True)]
 
-    def at(self, where: Where, function: str = DONE_FUNCTION) -> HostAwait:
-        """`function`: the name under which the host knows what waits there."""
-        call = HostCall(HostFunction(None, function, self.kind, True), self.types, self.structure, pass_record=True)
+    def at(self, where: Where) -> HostAwait:
+        call = HostCall(
+            HostFunction(None, DONE_FUNCTION, self.kind, True), self.types, self.structure, pass_record=True
+        )
         ticket = Operand((TICKET_LENGTH,), np.dtype(np.float32), np.dtype(np.float32))
         site = Site(CALLBACK, call, (ticket,), flat_arguments(1), where)
         return HostAwait(self.name, where, self.results, self.schedule, self.lanes, site=site)
@@ -267,7 +268,7 @@ class HostEnd(Operation):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class HostAwait(Operation):
-    """An update or the done of such a function: a callback whose results the program waits for."""
+    """The done of such a function: a callback whose results the program waits for."""
 
     site: Site = dataclasses.field(kw_only=True)
 

@@ -20,8 +20,8 @@ def is_asynchronous(eqn: Any) -> bool:
     return any(isinstance(effect, Effect) and effect == ASYNC for effect in eqn.effects)
 
 
-DONE_FUNCTION, UPDATE_FUNCTION = "effects.async_done", "effects.async_update"
-"""The names of the functions that wait for one of the host's, which `host_runs.py` registers."""
+DONE_FUNCTION = "effects.async_done"
+"""The name of the function that waits for one of the host's, which `host_runs.py` registers."""
 
 async_start_p: _jax.Primitive = _jax.Primitive("async_start")
 async_start_p.multiple_results = True

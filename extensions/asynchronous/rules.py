@@ -117,18 +117,12 @@ def _lower_plain(ctx: Any, *operands: Any, primitive: Any, **params: Any) -> Any
     return _jax.mlir.lower_fun(run)(ctx, *operands)
 
 
-def _bind_plain(primitive: Any, token: Any, operands: Sequence[Any], *, operation: Operation, **params: Any) -> Any:
+def _bind_plain(primitive: Any, token: Any, operands: Sequence[Any], *, operation: Operation) -> Any:
     if isinstance(operation, HostAwait):
-        if params.get("partial", True):
-            outs = effect_p.bind(*operands, site=operation.site)
-            return outs if primitive is async_done_p else [operands[-1], *outs]
-        return operands[-1:]
+        return effect_p.bind(*operands, site=operation.site)
     if primitive is async_start_p:
         return _start(token, operands, operation)[1]
-    if primitive is async_update_p and not params["partial"]:
-        return operands
-    token, outs = _take(token, operands, operation)
-    return outs if primitive is async_done_p else [*_keep_received(token, outs, operation)[1], *outs]
+    return operands if primitive is async_update_p else _take(token, operands, operation)[1]
 
 
 for _primitive in (async_start_p, async_update_p, async_done_p):
@@ -207,13 +201,6 @@ def _named(operation: Operation) -> dict[str, str]:
     return {Attribute.NAME: f"{operation.name} at {operation.where}" if operation.where else operation.name}
 
 
-def _keep_received(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
-    """Keeps the results of an operation as `_take` finds them."""
-    if isinstance(operation, Exchanged) and operation.receivers is None and operation.lanes:
-        values = [jnp.moveaxis(value, len(operation.lanes), 0) for value in values]
-    return keep(token, values, operation)
-
-
 def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
     shown, exchanged = operation.results_of_lanes, isinstance(operation, Exchanged)
     results = [result.update(dtype=stored_dtype(result.dtype)) for result in shown]
@@ -258,16 +245,8 @@ def _exchange_and_keep(token: Any, rank: Any, group: Any, *sent: Any, operation:
 
 @register_token_rule(async_update_p)
 def _update_token_rule(
-    ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation, partial: bool
+    ctx: TokenContext, tokens: Tokens, ticket: Any, *, operation: Operation
 ) -> tuple[Tokens, list[Any]]:
-    ticket = operands[-1]
-    if partial and isinstance(operation, HostAwait):
-        tokens, outs = _done_token_rule(ctx, tokens, *operands, operation=operation)
-        return tokens, [ticket, *outs]
-    if partial:  # what it has come to is the result, and it is started again with that
-        token, outs = _take(tokens[_KEY], operands, operation)
-        token, again = _keep_received(token, outs, operation)
-        return {**tokens, _KEY: token}, [*again, *outs]
     (ticket,) = after([tokens[_KEY]], [ticket])
     return tokens, [ticket]
 
@@ -288,17 +267,15 @@ def _done_token_rule(
 
 
 @register_mask_rule(async_start_p, async_update_p, async_done_p)
-def _mask_operation(
-    ctx: MaskContext, active: Any, *operands: Any, operation: Operation, **params: Any
-) -> Sequence[Any]:
+def _mask_operation(ctx: MaskContext, active: Any, *operands: Any, operation: Operation) -> Sequence[Any]:
     """What is handed on harms no lane that is not there; a function of the host's must not run for it."""
     if operation.site is None:
-        return ctx.primitive.bind(*operands, operation=operation, **params)
+        return ctx.primitive.bind(*operands, operation=operation)
     if operation.site.mask is None:
         operation = dataclasses.replace(operation, site=operation.site.with_mask())
-        return ctx.primitive.bind(active, *operands, operation=operation, **params)
+        return ctx.primitive.bind(active, *operands, operation=operation)
     mask, *others = operands
-    return ctx.primitive.bind(mask & active, *others, operation=operation, **params)
+    return ctx.primitive.bind(mask & active, *others, operation=operation)
 
 
 def _is_collective(eqn: Any) -> bool:
@@ -320,7 +297,7 @@ def _schedule(jaxpr: Any) -> Any:
 leave_order_to_device(ASYNC)
 declare_single(async_done_p)  # the done of an asynchronous callback is the one that counts
 declare_sites(
-    *(async_start_p, async_update_p, async_done_p),
+    *(async_start_p, async_done_p),
     find_sites=lambda eqn: (site,) if (site := eqn.params["operation"].site) else (),
     is_collective=_is_collective,
 )

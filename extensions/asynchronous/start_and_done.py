@@ -1,9 +1,8 @@
 """The primitives of asynchronous operations, and what transformations make of them.
 
-`async_start_p` takes operands and gives a ticket; `async_update_p` takes a ticket and gives one, and perhaps what the
-operation has come to so far; `async_done_p` takes a ticket and gives the results. With a
-mask each has a boolean ahead of its operands. Where an operation hands on values,
-start and done are linear, and each is the other's transpose.
+`async_start_p` takes operands and gives a ticket; `async_update_p` takes a ticket and gives one; `async_done_p` takes a
+ticket and gives the results. With a mask, what has a site has a boolean ahead of its operands. Where an operation hands
+on values, start and done are linear, and each is the other's transpose.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects._model.effect import jax_effects
-from effects.extensions.asynchronous.operation import Exchanged, HostAwait, Operation
+from effects.extensions.asynchronous.operation import HostAwait, Operation
 from effects.extensions.asynchronous.primitives import ASYNC, async_done_p, async_start_p, async_update_p
 
 MSG_ASYNC_DERIVATIVE = (
@@ -25,24 +24,11 @@ MSG_ASYNC_DERIVATIVE = (
     "Python function. Wrap start and done in a `jax.custom_jvp` or `jax.custom_vjp`, or the operands in "
     "`jax.lax.stop_gradient`."
 )
-
-MSG_ASYNC_PARTIAL_DERIVATIVE = (
-    "The partial result of the collective that is updated at {where} was differentiated in reverse. The cotangents of "
-    "a collective are sent once, and come from the result of its done. Use the result of `fx.async_done`, or pass the "
-    "partial one to `jax.lax.stop_gradient`."
-)
-
 MSG_ASYNC_LANES = (
     "The future that is {ended} at {where} has a ticket of shape {shape}, and one of shape {expected} is wanted there. "
     "What is started in each lane of a `vmap`, or in each turn of a loop, is {ended} in each. Write `jax.vmap` or "
     "`jax.lax.map` around `{call}`, as around the start."
 )
-
-
-def effects_of_end(operation: Operation) -> set[Any]:
-    """What an update or a done does: what a function of the host's has done becomes visible there."""
-    own = jax_effects(ASYNC)
-    return own | jax_effects(operation.site.effect) if isinstance(operation, HostAwait) else own
 
 
 @async_start_p.def_effectful_abstract_eval
@@ -58,16 +44,18 @@ def _check_ticket(ticket: Any, operation: Operation, ended: str, call: str) -> N
 
 
 @async_update_p.def_effectful_abstract_eval
-def _update_abstract_eval(*operands: Any, operation: Operation, partial: bool) -> tuple[list[Any], set[Any]]:
-    _check_ticket(operands[-1], operation, "updated", "fx.async_update")
-    results = operation.results_of_lanes if partial else []
-    return [operands[-1], *results], effects_of_end(operation) if partial else jax_effects(ASYNC)
+def _update_abstract_eval(ticket: Any, *, operation: Operation) -> tuple[list[Any], set[Any]]:
+    _check_ticket(ticket, operation, "updated", "fx.async_update")
+    return [ticket], jax_effects(ASYNC)
 
 
 @async_done_p.def_effectful_abstract_eval
 def _done_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any], set[Any]]:
     _check_ticket(operands[-1], operation, "done", "fx.async_done")
-    return operation.results_of_lanes, effects_of_end(operation)
+    found = jax_effects(ASYNC)
+    if isinstance(operation, HostAwait):  # what the function on the host has done becomes visible there
+        found = found | jax_effects(operation.site.effect)
+    return operation.results_of_lanes, found
 
 
 def _call_by_itself(primitive: Any, *operands: Any, **params: Any) -> Any:
@@ -96,17 +84,19 @@ def _start_jvp(primals: Any, tangents: Any, *, operation: Operation) -> tuple[li
     return outs, async_start_p.bind(*map(_jax.ad.instantiate_zeros, own), operation=operation.tangent())
 
 
-def _end_jvp(
-    primitive: Any, primals: Any, tangents: Any, *, operation: Operation, **params: Any
-) -> tuple[list[Any], list[Any]]:
-    """Of an update, whose first result is a ticket, or a done."""
-    outs = primitive.bind(*primals, operation=operation, **params)
+def _update_jvp(primals: Any, tangents: Any, *, operation: Operation) -> tuple[list[Any], list[Any]]:
+    (ticket,) = outs = async_update_p.bind(*primals, operation=operation)
+    if type(tangents[0]) is _jax.ad.Zero:
+        return outs, [_jax.zero_tangent(ticket)]
+    return outs, async_update_p.bind(*tangents, operation=operation.tangent())
+
+
+def _done_jvp(primals: Any, tangents: Any, *, operation: Operation) -> tuple[list[Any], list[Any]]:
+    outs = async_done_p.bind(*primals, operation=operation)
     out_tangents = [_jax.zero_tangent(out) for out in outs]
     if type(tangents[0]) is not _jax.ad.Zero:
-        found = primitive.bind(*tangents, operation=operation.tangent(), **params)
-        tickets = int(primitive is async_update_p)
-        places = [*range(tickets), *(tickets + at for at in operation.differentiable)]
-        for at, tangent in zip(places, found, strict=False):
+        found = async_done_p.bind(*tangents, operation=operation.tangent())
+        for at, tangent in zip(operation.differentiable, found, strict=True):
             out_tangents[at] = tangent
     return outs, out_tangents
 
@@ -120,22 +110,11 @@ def _start_transpose(cotangents: Any, *operands: Any, operation: Operation) -> S
     return [out if linear else None for out, linear in zip(outs, undefined, strict=True)]
 
 
-def _update_transpose(cotangents: Any, ticket: Any, *, operation: Operation, partial: bool) -> Sequence[Any]:
-    cotangent, *others = cotangents
-    if all(type(other) is _jax.ad.Zero for other in others):
-        if type(cotangent) is _jax.ad.Zero:
-            return [_jax.ad.Zero(ticket.aval)]
-        return async_update_p.bind(cotangent, operation=operation.transposed(), partial=False)
-    if isinstance(operation, Exchanged):
-        raise errors.NotDifferentiable(MSG_ASYNC_PARTIAL_DERIVATIVE.format(where=operation.where))
-    sent = _done_transpose(others, ticket, operation=operation)
+def _update_transpose(cotangents: Any, ticket: Any, *, operation: Operation) -> Sequence[Any]:
+    (cotangent,) = cotangents
     if type(cotangent) is _jax.ad.Zero:
-        return sent
-    # What comes back from here, and from where it is done or asked for next.
-    transposed = operation.transposed()
-    here, later = (async_done_p.bind(back, operation=transposed) for back in (*sent, cotangent))
-    added = [jax.lax.add(x, y) for x, y in zip(here, later, strict=True)]
-    return async_start_p.bind(*added, operation=transposed)
+        return [_jax.ad.Zero(ticket.aval)]
+    return async_update_p.bind(cotangent, operation=operation.transposed())
 
 
 def _done_transpose(cotangents: Any, ticket: Any, *, operation: Operation) -> Sequence[Any]:
@@ -153,7 +132,7 @@ def _not_differentiable(operation: Operation) -> errors.NotDifferentiable:
 
 
 def _batch(
-    primitive: Any, axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, operation: Operation, **params: Any
+    primitive: Any, axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, operation: Operation
 ) -> tuple[list[Any], list[Any]]:
     """A start is one operation for all lanes, which an end is if its ticket is."""
     differs = [dim is not None for dim in dims]
@@ -166,15 +145,15 @@ def _batch(
             for x, dim in zip(operands, dims, strict=True)
         ]
         operation = operation.in_lanes(axis_data.size, differs)
-    outs = primitive.bind(*operands, operation=operation, **params)
+    outs = primitive.bind(*operands, operation=operation)
     return outs, [0 if in_lanes else None] * len(outs)
 
 
 _jax.ad.primitive_jvps[async_start_p] = _start_jvp
+_jax.ad.primitive_jvps[async_update_p] = _update_jvp
+_jax.ad.primitive_jvps[async_done_p] = _done_jvp
 _jax.ad.primitive_transposes[async_start_p] = _start_transpose
 _jax.ad.primitive_transposes[async_update_p] = _update_transpose
 _jax.ad.primitive_transposes[async_done_p] = _done_transpose
-for _primitive in (async_update_p, async_done_p):
-    _jax.ad.primitive_jvps[_primitive] = functools.partial(_end_jvp, _primitive)
 for _primitive in (async_start_p, async_update_p, async_done_p):
     _jax.batching.fancy_primitive_batchers[_primitive] = functools.partial(_batch, _primitive)

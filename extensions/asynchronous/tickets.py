@@ -348,7 +348,7 @@ class Run:
             raise errors.FutureError(MSG_FOREIGN.format(ended=how, at=where))
         self._note(eqn, operands, flights)
         if how == "updated":
-            return [FutureValue(flights) if flights else None, *[None] * (len(eqn.outvars) - 1)]
+            return [FutureValue(flights) if flights else None]
         written = Results(flight for flight in flights if flight.operation.into_reference)
         return [written or None] * len(eqn.outvars)
 

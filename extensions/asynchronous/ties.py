@@ -24,7 +24,6 @@ from effects.extensions.asynchronous.primitives import (
     ASYNC,
     async_done_p,
     async_start_p,
-    async_update_p,
     is_asynchronous,
 )
 from effects.lowering.tokens import Tokens
@@ -124,19 +123,13 @@ def with_local_operations(jaxpr: Any) -> Any:
     users = {id(atom): at for at, eqn in enumerate(eqns) for atom in eqn.invars}
     users |= {id(atom): -1 for atom in inner.outvars}
     for at, eqn in enumerate(inner.eqns):
-        starts = eqn.primitive is async_start_p and not isinstance(eqn.params["operation"], HostStartOp)
-        chain = [at] if starts else []  # the equations of the operation, unless its ticket goes elsewhere
-        while chain and eqns[chain[-1]].primitive is not async_done_p:
-            if (user := users.get(id(eqns[chain[-1]].outvars[0]))) is None:
-                break
-            chain = [*chain, user] if user >= 0 and _is_end(eqns[user]) else []
-        for each in chain:
+        if eqn.primitive is not async_start_p or isinstance(eqn.params["operation"], HostStartOp):
+            continue
+        user = users.get(id(eqn.outvars[0]))
+        # An update ties the ticket to the order, and so makes another value of it.
+        if user is not None and (user < 0 or eqns[user].primitive is not async_done_p):
+            continue
+        for each in (at,) if user is None else (at, user):
             operation = dataclasses.replace(eqns[each].params["operation"], is_local=True)
             eqns[each] = eqns[each].replace(params={**eqns[each].params, "operation": operation})
     return _jax.closed_jaxpr(inner.replace(eqns=eqns), jaxpr.consts)
-
-
-def _is_end(eqn: Any) -> bool:
-    """Whether an equation takes the values of the operation whose ticket it takes. An update that does not ties the
-    ticket to the order, and so makes another value of it."""
-    return eqn.primitive is async_done_p or (eqn.primitive is async_update_p and eqn.params["partial"])

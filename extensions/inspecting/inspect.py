@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from effects import _removed
 from effects._model.where import Where
 from effects._model.wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TARGET
 from effects.dispatch.calling.jit import JitFunction, jit
-from effects.extensions.asynchronous.operation import HostStartOp, Kept
-from effects.extensions.asynchronous.primitives import async_start_p
+from effects.extensions.asynchronous.operation import Kept
 from effects.extensions.asynchronous.tickets import Flight, Path, Place, Run, Step, exclude
 from effects.extensions.inspecting.compiled_text import CompiledText, Copy, Instruction, copy_of
 from effects.extensions.inspecting.text import Block, Reader, TextRun, translated, written
@@ -337,7 +336,7 @@ def _followed(entry: Block) -> tuple[Run, dict[Place, list[Flight]]]:
 def _inspect(jaxpr: Any, text: str) -> Inspection:
     entry, schedule = translated(jaxpr), Schedule(text)
     run, places = _followed(entry)
-    intervals = _intervals_of(run, schedule)
+    intervals = _intervals_of(places, schedule)
     between: list[tuple[Copy, ...] | None] = [None] * len(places)
     if intervals is not None:
         between = [schedule.copies_in(intervals[place]) for place in places]
@@ -355,26 +354,12 @@ def _inspection(
     return Inspection(tuple(_operation(number, run, *each) for number, each in of_each), copies, entry)
 
 
-def _intervals_of(run: Run, schedule: Schedule) -> dict[Place, list[Interval]] | None:
-    """What the compiled program has of the operation that starts in each place. Both are in the order of the program.
-
-    An update with a partial result ends an operation of values, and starts it again.
-    """
-    expected: dict[tuple[Place, Any], Place] = {}
-    for step in run.steps:
-        for flight in step.flights:
-            again = step.eqn.params.get("partial") and flight.operation.kind != HostStartOp.kind
-            if again or step.eqn.primitive is async_start_p:
-                expected.setdefault((flight.place, id(step.eqn)), flight.place)
+def _intervals_of(places: Collection[Place], schedule: Schedule) -> dict[Place, list[Interval]] | None:
+    """The intervals of the compiled program by the place of their start. Both are in the order of the program."""
     compiled: dict[tuple[str, ...], list[Interval]] = {}
     for interval in schedule.intervals:
         compiled.setdefault(interval.place, []).append(interval)
-    if len(expected) != len(compiled):
-        return None
-    found: dict[Place, list[Interval]] = {}
-    for place, intervals in zip(expected.values(), compiled.values(), strict=True):
-        found.setdefault(place, []).extend(intervals)
-    return found
+    return dict(zip(places, compiled.values(), strict=True)) if len(places) == len(compiled) else None
 
 
 def _operation(number: int, run: Run, same: list[Flight], copies: tuple[Copy, ...] | None) -> InspectedOperation:

@@ -199,7 +199,7 @@ _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "scan": {"jaxpr": Block, "num_consts": int, "num_carry": int},
     "while": {"cond_jaxpr": Block, "body_jaxpr": Block, "cond_nconsts": int, "body_nconsts": int},
     "start": {"name": str, "where": (object,), "host_function": object, **_OF_EACH},
-    "update": {"partial": bool, **_OF_EACH},
+    "update": _OF_EACH,
     "done": _OF_EACH,
 }
 """The attributes of an instruction by its opcode. An operation's opcode has the names of its parts here."""
@@ -214,7 +214,7 @@ _RESULTS: dict[str, Any] = {"results": (str,)}
 _MODULE: dict[str, Any] = {"copies": ((str,),), "between": (object,)}
 
 _DEFAULTS: dict[str, Any] = {
-    **dict.fromkeys(("into_reference", "has_replicas", "of_derivative", "partial"), False),
+    **dict.fromkeys(("into_reference", "has_replicas", "of_derivative"), False),
     **dict.fromkeys(("params", "lanes", "same_along", "placements", "newly_manual_axes"), ()),
     **{"schedule": True, "receivers": None, "host_function": None, "user_types": None},
 }
@@ -272,11 +272,11 @@ def _taken(part: str, operands: Sequence[Value]) -> tuple[str, ...] | None:
 # From a jaxpr
 
 
-def _own(part: str, operation: Operation, partial: bool | None) -> dict[str, Any]:
+def _own(part: str, operation: Operation) -> dict[str, Any]:
     """The attributes of a start, an update or a done itself."""
     function = operation.site.content.function.key if isinstance(operation, HostStartOp) else None
-    found = {"partial": partial, "host_function": function, **vars(operation)}
-    found["user_types"] = None if operation.of_derivative or partial is False else _user_types(operation)
+    found = {"host_function": function, **vars(operation)}
+    found["user_types"] = None if operation.of_derivative or part == "update" else _user_types(operation)
     return {name: found[name] for name in _ATTRIBUTES[part]}
 
 
@@ -352,7 +352,7 @@ class _Translation:
     def _apply(self, eqn: Any, operands: list[Value]) -> Sequence[Value]:
         primitive, params, avals = eqn.primitive, eqn.params, [var.aval for var in eqn.outvars]
         if (part := _PARTS.get(primitive)) is not None:
-            return self._add(part, eqn, operands, avals, **_own(part, params["operation"], params.get("partial")))
+            return self._add(part, eqn, operands, avals, **_own(part, params["operation"]))
         block = self.block
         is_looked_into = is_asynchronous(eqn) or any(value.may_be_ticket for value in operands)
         if not is_looked_into or not (any(_jax.jaxprs_in(params)) or find_holder(primitive) is not None):
@@ -711,8 +711,8 @@ class Reader:
         started = _started(ticket[0].aval) if ticket else None
         if eqn.opcode == "start" and (started is None or started[0] != _avals(eqn.invars)):
             self.fail("the type of a start is `((operands), results, context)`, with the types of its operands", at=at)
-        asked = eqn.opcode == "done" or eqn.params.get("partial")
-        comes_to = started[1] if started else given[eqn.opcode != "done" :] if asked else computation.results
-        wanted = (*_avals(ticket) * (eqn.opcode != "done"), *(comes_to if asked else ()))
+        is_done = eqn.opcode == "done"
+        comes_to = started[1] if started else given if is_done else computation.results
+        wanted = comes_to if is_done else _avals(ticket)
         if given != wanted or len(comes_to) != len(computation.results):
             self.fail(f"the results are not those of {computation}", at=at)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from effects import _jax
-from effects.extensions.asynchronous.operation import HostAwait, HostStartOp, Operation
+from effects.extensions.asynchronous.operation import HostStartOp, Operation
 from effects.extensions.asynchronous.primitives import async_done_p, async_start_p, async_update_p
 from effects.extensions.kernels.grid import bind_where, register_grid_rule
 from effects.extensions.kernels.log_rules import refuse_in_logged_kernels
@@ -18,9 +18,9 @@ from effects.extensions.kernels.log_rules import refuse_in_logged_kernels
 def _bind_host_operation(eqn: Any, operands: Sequence[Any]) -> Sequence[Any] | None:
     """Binds the start, an update or the done of a function of the host's."""
     operation = eqn.params["operation"]
-    if not isinstance(operation, (HostStartOp, HostAwait)):
+    if operation.kind != HostStartOp.kind:
         return None
-    if operation.site.mask is None or operation.site.lanes:
+    if operation.site is None or operation.site.mask is None or operation.site.lanes:
         return _jax.bind(eqn, operands)
     active = operands[0]
     operands, site = operation.site.without_idle_mask(operands)

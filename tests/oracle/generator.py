@@ -288,7 +288,7 @@ KINDS = frozenset(
         *("assign", "optimization_barrier", "associative_scan", "map", "call", "call_dropped", "dropped_result"),
         *("fori_static", "fori_dynamic", "while", "while_test", "cond", "switch", "scan", "scan_reverse"),
         *("filtered_every", "filtered_first", "filtered_once", "filtered_when", *(f"action_{s}" for s in SWITCHES)),
-        *("async_straight", "async_carried", "async_update", "async_partial"),
+        *("async_straight", "async_carried", "async_update"),
         *("scan_unroll_2", "scan_unroll_3", "solve", "solve_residual", "new_ref", "freeze", "run_state", "write"),
     }
 )

@@ -284,7 +284,7 @@ def test_cases_reach_every_statement() -> None:
         "region_turns",
         *TALKS,
         *(f"{talk}_start" for talk in TALKS),
-        "talk_partial",
+        "talk_update",
         "whole",
         "whole_sharded",
         "shards",

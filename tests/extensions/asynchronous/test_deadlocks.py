@@ -82,23 +82,6 @@ def test_function_that_waits_for_the_devices_that_wait_for_it(way):
     assert _over_devices(lambda y: y + 1)(x)[0] == 1
 
 
-def test_generator_that_waits_before_it_yields():
-    """An update with a partial result waits for the function too."""
-    x = _sharded()
-
-    def stuck(y):
-        yield np.asarray(_double(x))
-
-    @fx.jit
-    def f(y):
-        future, so_far = fx.async_update(fx.async_callback(stuck, EIGHT, y), partial=True)
-        return so_far + fx.async_done(future)
-
-    with pytest.raises(fx.EffectError, match=FREED):
-        f(x)
-    _settle()
-
-
 _OWN_RESULT = """
 import faulthandler; faulthandler.dump_traceback_later(100, exit=True)
 import threading, jax, numpy as np, jax.numpy as jnp, effects as fx

@@ -11,28 +11,27 @@ MESH = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 F32 = jax.ShapeDtypeStruct((), "float32")
 
 
-@fx.register_callback("tests.in_two_steps")
-def in_two_steps(x, *, record=None):
-    yield {"so far": x}
-    yield {"so far": 2 * x}
+@fx.register_callback("tests.twice")
+def twice(x, *, record=None):
+    return {"twice": 2 * x}
 
 
 def values(x):
     """Started, updated, and carried by a loop."""
     fx.print("begin {}", x)
     future = fx.async_start(lambda x: (x * x, x), x)
-    future, (so_far, _) = fx.async_update(future, partial=True)
+    future = fx.async_update(future)
     turn = lambda i, future: fx.async_start(lambda x, y: (x + 1, y), *fx.async_done(future))  # noqa: E731
     y, x = fx.async_done(jax.lax.fori_loop(0, 3, turn, future))
-    fx.print("end {} {} {}", x, y, so_far)
+    fx.print("end {} {}", x, y)
     return y
 
 
 def function(x):
     """Of a callback, which another process knows by its name."""
-    future = fx.async_callback(in_two_steps, {"so far": F32}, x)
+    future = fx.async_callback(twice, {"twice": F32}, x)
     fx.print("between {}", x)
-    y = fx.async_done(future)["so far"]
+    y = fx.async_done(future)["twice"]
     fx.print("end {}", y)
     return y
 
@@ -53,10 +52,9 @@ import os, sys
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import jax, jax.numpy as jnp, effects as fx
 
-@fx.register_callback("tests.in_two_steps")
-def in_two_steps(x):
-    yield {"so far": x}
-    yield {"so far": 2 * x}
+@fx.register_callback("tests.twice")
+def twice(x):
+    return {"twice": 2 * x}
 
 program = fx.deserialize(open(sys.argv[1], "rb").read())
 x = jnp.float32(3)

@@ -70,20 +70,13 @@ def in_lanes(c, x):
     return jax.vmap(lambda x: c.done(c.psum(x)) * c.done(c.gather(x, to="invarying")).sum())(x)
 
 
-def partial(c, x):
-    if not c.asynchronous:
-        return lax.stop_gradient(c.psum(x)) + c.psum(x)
-    future, so_far = fx.async_update(c.psum(x), partial=True)
-    return lax.stop_gradient(so_far) + fx.async_done(future)
-
-
 def computed(c, x):
     return c.done(c.start(lambda x: (x * x, jnp.ones(2)), c.done(c.psum(x))))[0]
 
 
 ALL = [
     permuted, summed, summed_along_both, summed_constant, summed_booleans, gathered, gathered_and_the_same, scattered,
-    to_all, in_loop, in_branches, in_lanes, partial, computed,
+    to_all, in_loop, in_branches, in_lanes, computed,
 ]  # fmt: skip
 
 
@@ -101,7 +94,7 @@ def _spec(type_):
     return P(tuple(axis for axis in ("i", "j") if axis in varying) or None)
 
 
-ALONG_BOTH = [summed_along_both, summed_constant, gathered, gathered_and_the_same, scattered, in_branches, partial]
+ALONG_BOTH = [summed_along_both, summed_constant, gathered, gathered_and_the_same, scattered, in_branches]
 
 
 @pytest.mark.parametrize(

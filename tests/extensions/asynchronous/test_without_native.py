@@ -52,8 +52,7 @@ def test_values_in_branches_and_iterations(lines):
         def turn(i, x):
             future = fx.async_start(jnp.sin, x)
             fx.print("turn {}", i)
-            future, so_far = fx.async_update(fx.async_update(future), partial=True)
-            return so_far + fx.async_done(future)
+            return 2 * fx.async_done(fx.async_update(fx.async_update(future)))
 
         x = jax.lax.fori_loop(0, 2, turn, x)
         return jax.lax.cond(x > 0, lambda: sum(fx.async_done(fx.async_start(lambda x: (x, 2 * x), x))), lambda: x)

@@ -121,7 +121,7 @@ def test_report():
 
 
 def test_report_has_the_order_of_the_program():
-    """Each update stands where the program has it, and one that asks for a partial result has that, too."""
+    """Each update stands where the program has it."""
 
     @fx.jit
     def f(x):
@@ -129,8 +129,8 @@ def test_report_has_the_order_of_the_program():
         y = x * x
         future = fx.async_update(future)
         z = y + 1
-        future, so_far = fx.async_update(future, partial=True)
-        return z / so_far - fx.async_done(future)
+        future = fx.async_update(future)
+        return z / x - fx.async_done(future)
 
     (operation,) = fx.inspect(f)(jnp.ones(3)).operations
     assert [step.split("  /")[0] for step in operation.steps] == [
@@ -138,7 +138,7 @@ def test_report_has_the_order_of_the_program():
         "    mul float32[3]",
         "%1 = sin-update(%1)",
         "    add float32[3]",
-        "%1, float32[3] = sin-update(%1)",
+        "%1 = sin-update(%1)",
         "    div float32[3]",
         "float32[3] = sin-done(%1)",
     ]
@@ -146,18 +146,17 @@ def test_report_has_the_order_of_the_program():
     assert [*operation.updates, *operation.dones] == [operation.steps[at] for at in (2, 4, 6)]
 
 
-def test_callback_and_partial_result():
-    """The function of a callback is not called, and what is asked for in between belongs to the operation."""
+def test_callback_beside_a_value():
+    """The function of a callback is not called, and updates belong to their operation."""
 
     def count(x):
         raise AssertionError("inspecting runs nothing")
-        yield x
 
     def f(x):
         future = fx.async_callback(count, jax.ShapeDtypeStruct((), "float32"), x, name="count")
-        future, so_far = fx.async_update(future, partial=True)
-        kept = fx.async_start(jnp.sin, so_far)
-        kept, _ = fx.async_update(kept, partial=True)
+        future = fx.async_update(future)
+        kept = fx.async_start(jnp.sin, x)
+        kept = fx.async_update(kept)
         return fx.async_done(future) + fx.async_done(kept)
 
     callback, kept = fx.inspect(f)(1.0).operations
@@ -184,13 +183,12 @@ def test_types_and_what_the_library_copies():
     assert _written(kept)[1].startswith("float32[32] = ") and kept.copied == ("float32[32]", "float32[32]")
 
     def positives(x):
-        future, so_far = fx.async_update(fx.psum_start(x > 0, "ring"), partial=True)
-        return so_far + fx.async_done(future)
+        return fx.async_done(fx.async_update(fx.psum_start(x > 0, "ring")))
 
     (summed,) = fx.inspect(_on_ring(positives))(X).operations
     assert _written(summed) == [
         "%1 = psum-start(bool[2]{V:ring})",
-        "%1, int32[2] = psum-update(%1)",
+        "%1 = psum-update(%1)",
         "int32[2] = psum-done(%1)",
     ]
     assert summed.copied == ("int32[4,2]{V:ring}", "int32[4,2]")

@@ -51,8 +51,8 @@ def carried(x):
         return fx.async_start(jnp.cos, y), y
 
     future, y = jax.lax.fori_loop(0, 3, turn, (fx.async_start(jnp.sin, x), x))
-    future, so_far = fx.async_update(future, partial=True)
-    y = y + so_far + jax.jit(lambda future: fx.async_done(future))(future)
+    future = fx.async_update(future)
+    y = y + jax.jit(lambda future: fx.async_done(future))(future)
     called = fx.async_callback(lambda x, y: x, jax.ShapeDtypeStruct((3,), "float32"), x, y)
     return jax.lax.cond(y[0] > 0, lambda f: fx.async_done(f), lambda f: -fx.async_done(f), called)
 

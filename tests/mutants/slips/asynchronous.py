@@ -6,7 +6,6 @@ EARLY = "tests/extensions/custom_calls/test_calls_return_early.py"
 STARTED = "tests/extensions/custom_calls/test_started.py"
 STARTED_CALL = "tests/native/started_call_test.cc"
 DEVICES = "tests/extensions/asynchronous/test_several_devices.py"
-PARTIAL = "tests/extensions/asynchronous/test_partial_results.py"
 
 SLIPS = (
     Slip(
@@ -56,30 +55,6 @@ SLIPS = (
         "        if True:\n",
         "In a region over one axis of two, what stands between start and done is taken for a token.",
         (f"{DEVICES}::test_statements_between_in_a_region_over_one_axis_of_two",),
-    ),
-    Slip(
-        "asynchronous.partial_result_has_no_cotangent",
-        "extensions/asynchronous/start_and_done.py",
-        "added = [jax.lax.add(x, y) for x, y in zip(here, later, strict=True)]",
-        "added = [y for x, y in zip(here, later, strict=True)]",
-        "Backward, what is behind a partial result comes back, and what was made of it does not.",
-        (f"{PARTIAL}::test_derivatives_of_values",),
-    ),
-    Slip(
-        "asynchronous.partial_result_is_sent_back",
-        "extensions/asynchronous/start_and_done.py",
-        "    if isinstance(operation, Exchanged):\n",
-        "    if False:\n",
-        "The cotangent of a collective's partial result is exchanged once more with that of its result.",
-        (f"{PARTIAL}::test_reverse_derivative_of_a_partial_result_is_refused",),
-    ),
-    Slip(
-        "asynchronous.received_lanes_first",
-        "extensions/asynchronous/rules.py",
-        "    if isinstance(operation, Exchanged) and operation.receivers is None and operation.lanes:\n",
-        "    if False:\n",
-        "What has been received from all devices is kept by lane, and read by device.",
-        (f"{PARTIAL}::test_lanes_of_parts_for_all",),
     ),
     Slip(
         "asynchronous.used_besides",

@@ -42,8 +42,8 @@ SLIPS = (
     Slip(
         "gpus.values_stay_whose_ticket_leaves",
         "extensions/asynchronous/ties.py",
-        "            chain = [*chain, user] if user >= 0 and _is_end(eqns[user]) else []\n",
-        "            if user < 0 or not _is_end(eqns[user]):\n                break\n            chain.append(user)\n",
+        "(user < 0 or eqns[user].primitive is not async_done_p):\n            continue\n",
+        "(user < 0 or eqns[user].primitive is not async_done_p):\n            user = None\n",
         "Values of an operation whose ticket goes elsewhere are kept by the function that starts it.",
         (f"{FOR_GPUS}::test_values_whose_ticket_goes_elsewhere_are_kept",),
     ),

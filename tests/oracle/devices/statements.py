@@ -58,25 +58,23 @@ class TalkInFlight(Talk):
     """A collective in two parts, with a block between its start and its done."""
 
     body: Block_
-    partial: bool  # whether it is asked for what it has come to so far, which is added too
+    updated: bool
 
     def kinds(self) -> tuple[str, ...]:
-        return (f"{self.form}_start", *["talk_partial"] * self.partial)
+        return (f"{self.form}_start", *["talk_update"] * self.updated)
 
     def python(self, out: Source) -> None:
         values = out.fresh("values")
         out.line(f"{values} = talk({self.value.python()})  # is under way")
         out.body(self.body)
-        for _ in range(1 + self.partial):
-            self.add(out, values)
+        self.add(out, values)
 
     def jax(self, scope: Scope, state: State) -> State:
         fx: Any = scope.runner.asynchronous
         future = self.call(fx, "_start", scope, state)
         state = run_body(self.body, scope, state)
-        if self.partial:
-            future, so_far = fx.async_update(future, partial=True)
-            state = self.added(so_far, state)
+        if self.updated:
+            future = fx.async_update(future)
         return self.added(fx.async_done(future), state)
 
 

@@ -31,14 +31,14 @@ class InFlight:
     operands: tuple[Expression, ...]
     turns: int | None  # None: no loop
     variable: str  # of the loop
-    updates: int  # how many updates there are before each done, the last with what there is so far if that is odd
+    updates: int  # how many updates there are before each done
     body: Block_
     target: str
     factor: int = 1  # of "async_x"
 
     def kinds(self) -> tuple[str, ...]:
         found = [self.kind, "async_straight" if self.turns is None else "async_carried"]
-        return (*found, *["async_update"] * (self.updates > 1), *["async_partial"] * (self.updates % 2))
+        return (*found, *["async_update"] * (self.updates > 0))
 
     def python(self, out: Source) -> None:
         future = out.fresh("future")
@@ -51,11 +51,8 @@ class InFlight:
 
         def done() -> None:
             if self.kind == "async_x":
-                for _ in range(1 + self.updates % 2):
-                    out.line(f"x = come_back({future}, x)")
+                out.line(f"x = come_back({future}, x)")
                 return
-            if self.updates % 2:
-                out.line(f"{self.target} = fold([fold({future}, 0)], {self.target})  # so far")
             if self.kind == "async_host":
                 out.line(f"async_host({self.label!r}, *{future})")
             out.line(f"{self.target} = fold([fold({future}, 0)], {self.target})")
@@ -75,10 +72,7 @@ class InFlight:
 
         def function(*values: Any) -> Any:
             scope.runner.emit["ordered"](self.label, values)
-            number = np.int32(sum((j + 1) * int(value) for j, value in enumerate(values)) % MODULUS)
-            if not self.updates % 2:
-                return number
-            return (each for each in (number,))  # yields it
+            return np.int32(sum((j + 1) * int(value) for j, value in enumerate(values)) % MODULUS)
 
         function.__qualname__ = function.__name__ = self.label
 
@@ -96,18 +90,12 @@ class InFlight:
             return fx.custom_call("oracle.fold", I32, values, modulus=np.int64(MODULUS), vmap_method="broadcast_all")
 
         def done(future: Any, state: State) -> State:
-            numbers = []
-            for _ in range(self.updates // 2):
+            for _ in range(self.updates):
                 future = fx.async_update(future)
-            if self.updates % 2:
-                future, so_far = fx.async_update(future, partial=True)
-                numbers.append(so_far)
-            for number in (*numbers, fx.async_done(future)):
-                if self.kind == "async_x":
-                    state = (*state[:-1], wrap(lax.add(state[-1], number)))
-                    continue
-                state = assign(state, self.target, fold(jax.numpy.stack([number]), register(state, self.target)))
-            return state
+            number = fx.async_done(future)
+            if self.kind == "async_x":
+                return (*state[:-1], wrap(lax.add(state[-1], number)))
+            return assign(state, self.target, fold(jax.numpy.stack([number]), register(state, self.target)))
 
         future = start(state, scope)
         if self.turns is None:
