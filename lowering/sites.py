@@ -52,6 +52,7 @@ class LineFilter:
         self.can_be_switched: bool = site.results is None and site.content.may_be_left_out
         self.native.every, self.native.first = self.asked.every, self.asked.first
         self.native.min_seconds = self.asked.min_seconds
+        self.follow_levels()  # makes the logger, which `logging` must not have to add while it calls `_follow_levels`
 
     @property
     def state(self) -> tuple[Any, ...]:

@@ -50,10 +50,10 @@ TREES = [
 CLASSES = {node.name: name for name, _, tree in TREES for node in tree.body if isinstance(node, ast.ClassDef)}
 """By class, the extension that defines it."""
 
-OF_ONE_EXTENSION = {"handlers": "handlers", "kernels": "kernels", "native": "custom_calls", "runs": "runs"}
+OF_ONE_EXTENSION = {"handlers": "handlers", "runs": "runs"}
 """The modules of the face that are those of one extension, as a whole."""
 
-FACES = ["asynchronous", "extend", "testing", *OF_ONE_EXTENSION]
+FACES = ["asynchronous", "extend", "kernels", "native", "testing", *OF_ONE_EXTENSION]
 
 SHOWN_AS = {"effects", *(f"effects.{face}" for face in FACES)}
 """The modules that exceptions name as theirs, wherever they are defined."""

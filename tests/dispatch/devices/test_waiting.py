@@ -283,8 +283,9 @@ def test_order_that_changes_while_a_call_waits(lines):
             assert tracing.wait(60)
             threads.append(threading.Thread(target=lambda: results.append(int(second(2))), daemon=True))
             threads[1].start()
-            while sys._current_frames()[threads[1].ident].f_code.co_name != "_call":
-                pass
+            while (frame := sys._current_frames().get(threads[1].ident)) is not None:  # it waits, or has ended
+                if frame.f_code.co_name == "_call":
+                    break
         go.set()
         for thread in threads:
             thread.join(60)

@@ -6,7 +6,6 @@ import gc
 
 import jax
 import jax.numpy as jnp
-import pytest
 
 import effects as fx
 from tests.effects.filters.common import counts_of, loop, new_title, texts_of
@@ -47,12 +46,11 @@ program.call(jnp.int32(4))
 """
 
 
-@pytest.mark.parametrize("native_handlers", [True, False])
-def test_exported_program_in_another_process(tmp_path, native_handlers):
+def test_exported_program_in_another_process(tmp_path):
     """What a line asks for travels with its program, and `fx.sites` finds and switches it there."""
     path = tmp_path / "program"
     path.write_bytes(fx.export(_program("exported"))(jax.ShapeDtypeStruct((), "int32")).serialize())
-    done = run_python(READ.replace("PATH", repr(str(path))), env={"EFFECTS_NATIVE": str(int(native_handlers))})
+    done = run_python(READ.replace("PATH", repr(str(path))))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         *(f"exported {i}" for i in (0, 3, 2)),  # numbers 0, 3 and 6

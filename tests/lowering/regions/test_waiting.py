@@ -186,4 +186,4 @@ def test_failure_is_logged_while_other_devices_wait():
     assert done.returncode == 7, done.stderr[-2000:]
     [shown] = [line for line in done.stdout.splitlines() if line.startswith("- the program")]
     assert "runs on devices 0, 1, 3; has failed on device 2: The callback `fail` at <string>:" in shown
-    assert "raised ValueError('as asked')" in shown and "Fail on all devices" in done.stdout
+    assert "raised ValueError('as asked')" in shown
