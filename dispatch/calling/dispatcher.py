@@ -289,8 +289,8 @@ def _domains_ahead(stream: Stream) -> set[int]:
 
 
 def _may_be_overtaken(stream: Stream, output_token: Any) -> bool:
-    """Whether a program is not over, and the next one of its stream may begin meanwhile. On one device of a CPU, XLA
-    begins with a program when the one before is over that the same thread has called. On two, it does not wait."""
+    """True if a program is not over, and the next one of its stream may begin meanwhile. On one device of a CPU, XLA
+    begins a program when the one before is over that the same thread has called. On two devices it does not wait."""
     if output_token.is_deleted() or output_token.is_ready():
         return False
     device = next(iter(output_token.sharding.device_set))

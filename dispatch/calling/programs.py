@@ -228,7 +228,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
 
 
 def traits_of(summary: Summary) -> ProgramTraits:
-    """What a call says of a program's effects."""
+    """The traits of a program, which its call returns."""
     names = tuple(sorted({effect.name for effect in summary.effects}))
     keys = token_keys(summary.effects)
     numbers = domain_numbers(keys)
@@ -352,7 +352,7 @@ class Programs:
         return bool(found.all_effects or found.handlers)
 
     def traits(self, args: Any, kwargs: Any) -> ProgramTraits:
-        """What is known of the effects of the program for these arguments."""
+        """Returns the traits of the program for these arguments."""
         return traits_of(self._summary(args, kwargs))
 
     def _summary(self, args: Any, kwargs: Any) -> Summary:

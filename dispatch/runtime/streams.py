@@ -114,7 +114,7 @@ class Stream:
     """
 
     is_shared: bool = False
-    """Whether it is that of several threads."""
+    """True if several threads share it."""
 
     open: Callable[[native.Caller, list[int]], int]
     token: Callable[[int], np.ndarray]
@@ -152,8 +152,9 @@ class Stream:
         return self._native.newest_calling
 
     def dispatch_lock(self, calls_handlers: bool) -> Any:
-        """What a thread holds from where its program gets a number until the program is called. `calls_handlers`:
-        whether the program calls handlers of the user's in an order."""
+        """The lock that a thread holds from where its program gets a number until the program is called.
+
+        `calls_handlers`: True if the program calls handlers of the user's in an order."""
         return _NO_LOCK
 
     def unreturned(self) -> list[int]:

@@ -68,7 +68,7 @@ _READERS = {"asarray", "array", "block_until_ready"}
 
 
 other_waits: list[Callable[[Iterable[FrameType]], Iterable[str]]] = []
-"""What extensions add to the list of what waits: lines, given where the threads stand."""
+"""Functions of extensions that return lines for the list of what waits, given the frames of all threads."""
 
 
 class Running(NamedTuple):

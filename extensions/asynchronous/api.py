@@ -96,7 +96,7 @@ class Future(Generic[T]):
         return cls(ticket, operation.end, structure, finish, into)
 
     def ended(self, where: Where) -> Operation:
-        """Its operation where it is done."""
+        """The operation as its done has it."""
         return dataclasses.replace(self.operation.at(where), finish=self.finish)
 
     def results(self, found: Sequence[Any]) -> Any:

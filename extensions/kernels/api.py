@@ -133,7 +133,7 @@ def grid_order_of(metadata: Any) -> str | int | None:
 
 
 def log_options_of(metadata: Any) -> tuple[int, bool]:
-    """What a kernel's metadata say of its log: its capacity, and whether it grows."""
+    """Returns from a kernel's metadata the capacity of its log, and whether it grows."""
     notes = dict(metadata or {})
     return int(notes.get(LOG_CAPACITY, DEFAULT_CAPACITY)), notes.get(WHEN_FULL, "grow") == "grow"
 
