@@ -17,6 +17,10 @@ REMOVED: dict[str, str] = {
     "effects trace --profile": (
         "Open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
     ),
+    "effects trace --summary": (
+        "Open the timeline in Perfetto, `effects trace run.fx -o trace.json`, or count records by line, "
+        "`effects show --stats run.fx`."
+    ),
     "effects.runs.trace(profile=)": (
         "Leave it out, and open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
     ),

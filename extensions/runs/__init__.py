@@ -21,7 +21,7 @@ register_command(
 )
 register_command(
     "trace",
-    "Writes a run file as a timeline for Perfetto, or shows who waited for whom.",
+    "Writes a run file as a timeline for Perfetto.",
     "effects.extensions.runs.trace",
 )
 
