@@ -14,8 +14,17 @@ from typing import TypeVar
 
 REMOVED: dict[str, str] = {
     "effects diff --html": "The report is text: write it into a file with `effects diff A B > report.txt`.",
+    "effects diff --ulp": "Pass a part of the larger number, `--rtol 1e-6`, or a difference, `--atol 1e-6`.",
+    "effects.runs.diff(ulp=)": "Pass a part of the larger number, `rtol=1e-6`, or a difference, `atol=1e-6`.",
+    "effects.testing.assert_same_run(ulp=)": (
+        "Pass a part of the larger number, `rtol=1e-6`, or a difference, `atol=1e-6`."
+    ),
     "effects trace --profile": (
         "Open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
+    ),
+    "effects trace --summary": (
+        "Open the timeline in Perfetto, `effects trace run.fx -o trace.json`, or count records by line, "
+        "`effects show --stats run.fx`."
     ),
     "effects.runs.trace(profile=)": (
         "Leave it out, and open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
@@ -132,6 +141,7 @@ def without_arguments(call: str, *names: str) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
         @functools.wraps(function)
         def checked(*args: object, **kwargs: object) -> object:
+            __tracebackhide__ = True  # pytest shows the line of the test that called `assert_same_run`
             for name in names:
                 if name in kwargs:
                     raise TypeError(message(f"{call}({name}=)"))

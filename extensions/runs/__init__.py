@@ -11,7 +11,7 @@ register_command(
 )
 register_command(
     "tail",
-    "Follows a run while it is recorded: lines, curves of fields, or a table of sites with switches.",
+    "Follows a run while it is recorded: lines, curves of fields, or a table of sites.",
     "effects.extensions.runs.tail",
 )
 register_command(
@@ -21,7 +21,7 @@ register_command(
 )
 register_command(
     "trace",
-    "Writes a run file as a timeline for Perfetto, or shows who waited for whom.",
+    "Writes a run file as a timeline for Perfetto.",
     "effects.extensions.runs.trace",
 )
 

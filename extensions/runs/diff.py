@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from effects import _removed
 from effects._model.where import Where
 from effects.extensions.runs.reading import MSG_NO_SITE, Run, RunError, read
 from effects.extensions.runs.report import report
@@ -158,13 +159,13 @@ class Difference:
         return report(self)
 
 
+@_removed.without_arguments("effects.testing.assert_same_run", "ulp")
 def assert_same_run(
     a: Run | str | os.PathLike[str],
     b: Run | str | os.PathLike[str],
     *,
     rtol: float = 0.0,
     atol: float = 0.0,
-    ulp: float = 0.0,
     only: str | None = None,
 ) -> None:
     """Asserts that two runs have the same effects with the same values, as `effects.runs.diff` compares them.
@@ -183,18 +184,18 @@ def assert_same_run(
         >>> assert_same_run(folder / "a.fx", folder / "b.fx")
     """
     __tracebackhide__ = True
-    difference = diff(a, b, rtol=rtol, atol=atol, ulp=ulp, only=only)
+    difference = diff(a, b, rtol=rtol, atol=atol, only=only)
     if not difference.equal:
         raise AssertionError(str(difference))
 
 
+@_removed.without_arguments("effects.runs.diff", "ulp")
 def diff(
     a: Run | str | os.PathLike[str],
     b: Run | str | os.PathLike[str],
     *,
     rtol: float = 0.0,
     atol: float = 0.0,
-    ulp: float = 0.0,
     only: str | None = None,
 ) -> Difference:
     """Compares two runs: of other versions, on other devices, in other precision, with kernels in place of plain code.
@@ -207,7 +208,6 @@ def diff(
         b: The other.
         rtol: Numbers count as the same whose difference is at most this part of the larger one.
         atol: The same of a difference that is at most this.
-        ulp: The same of a difference of at most so many units in the last place, of the narrower type.
         only: A line, as `fx.sites` takes it: `"train.py:31"`. Others are left out.
 
     Raises:
@@ -227,7 +227,7 @@ def diff(
         True
     """
     runs = [run if isinstance(run, Run) else read(run) for run in (a, b)]
-    return _Comparison(runs, Tolerance(rtol, atol, ulp), only).difference()
+    return _Comparison(runs, Tolerance(rtol, atol), only).difference()
 
 
 # Two runs
@@ -475,15 +475,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, metavar=name.upper(), help="a run file, or a folder of those of a run's processes")
     parser.add_argument("--rtol", type=float, default=0.0, help="what part of the larger number a difference may be")
     parser.add_argument("--atol", type=float, default=0.0, help="what a difference may be")
-    parser.add_argument("--ulp", type=float, default=0.0, help="the same in units in the last place")
     parser.add_argument("--only", metavar="site", help="a line, say train.py:31; others are left out")
 
 
 def run_command(options: argparse.Namespace) -> int:
     """Shows how two runs differ. Returns 0 if they are equal, 1 if they differ, and 2 if that can't be said."""
     try:
-        tolerances = {"rtol": options.rtol, "atol": options.atol, "ulp": options.ulp}
-        difference = diff(options.a, options.b, only=options.only, **tolerances)
+        difference = diff(options.a, options.b, rtol=options.rtol, atol=options.atol, only=options.only)
     except RunError as error:
         print(error, file=sys.stderr)
         return 2

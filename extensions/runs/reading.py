@@ -86,7 +86,6 @@ class Process:
         unknown: How many records are of sites whose description is not there, or is damaged.
         is_written: Whether the process records into the file now.
         is_closed: Whether the recording has ended by itself.
-        filters: By line, which of its effects are shown, in words, if not all: as the process said last.
     """
 
     path: str
@@ -100,7 +99,6 @@ class Process:
     unknown: int = 0
     is_written: bool = False
     is_closed: bool = False
-    filters: dict[str, str] = dataclasses.field(default_factory=dict)
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
 
     def numbers(self, place: int) -> list[int]:
@@ -449,7 +447,7 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
                 continue
             said = json.loads(text)
             process.number, process.count, process.run = said["process"], said["process_count"], said["run"]
-            process.command, process.filters = tuple(said["command"]), dict(said.get("filters", {}))
+            process.command = tuple(said["command"])
             process.places = dict(said["devices"])
 
 

@@ -19,8 +19,6 @@ from effects._model.device import PLATFORMS
 from effects._model.filter import LOGGER
 from effects._model.site import Site
 from effects.dispatch.runtime.runtime import effects_barrier, runtime
-from effects.extensions.runs.switches import Switches
-from effects.extensions.sites.selection import sites
 from effects.lowering.native_module import native
 from effects.lowering.sites import known_sites
 
@@ -69,7 +67,6 @@ class Recording:
         if not is_only:
             raise RuntimeError(MSG_SECOND.format(path=_recordings[-1].path))
         _recordings.append(self)
-        self._switches = Switches(self.path, self._describe_process)
         runtime.drain.note_functions(True)
         known_sites.listen(self._describe)
         for site in known_sites.all():
@@ -79,14 +76,11 @@ class Recording:
         """Before a program can be called that has the site."""
         if self._has_ended or site.id in self._described:
             return
-        is_there = bool(self._described) or self._describe_process()
+        is_there = bool(self._described) or native.describe_process(json.dumps(_process()))
         self._described.add(site.id)
         if not (is_there and native.describe_site(site.id, site.description)):
             self.close()
             LOGGER.error(MSG_STOPPED.format(path=self.path))
-
-    def _describe_process(self) -> bool:
-        return native.describe_process(json.dumps(_process()))
 
     @property
     def lost(self) -> int:
@@ -106,7 +100,6 @@ class Recording:
         _recordings.remove(self)
         runtime.drain.note_functions(False)
         known_sites.stop_listening(self._describe)
-        self._switches.close()
         native.stop_recording()
 
     def __enter__(self) -> Self:
@@ -195,5 +188,4 @@ def _process() -> dict[str, Any]:
         "command": sys.argv,
         "time": time.time(),
         "devices": [*places.items()],
-        "filters": {f"{each.where.file}:{each.where.line}": each.filter for each in sites() if each.filter != "all"},
     }

@@ -1,15 +1,11 @@
-"""`effects tail`: a run while it is written, as lines, as curves of fields, or as a table of sites with switches."""
+"""`effects tail`: a run while it is written, as lines, as curves of fields, or as a table of sites."""
 
 from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
-import glob
 import math
 import os
-import re
-import select
 import sys
 import time
 from collections.abc import Iterator
@@ -25,13 +21,10 @@ import rich.text
 from effects import _errors as errors
 from effects._model.record import Record, site_of
 from effects._model.whole import curve
-from effects.extensions.runs.reading import Following, Process, Run, RunError
+from effects.extensions.runs.reading import Following, Run, RunError
 from effects.extensions.runs.show import add_selection, json_lines, selected, text_lines
-from effects.extensions.runs.switches import send
 
 NO_FIELD = "No record has a field {field!r} with one number."
-NOT_READ = "The process takes no switches: it has ended, or it is another user's or another machine's."
-KEYS = "↑ ↓ choose   o off and on   + - one of ten times as many, or as few   q quit"
 
 _INTERVAL = 0.25
 """Seconds between two looks at the file."""
@@ -51,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="each record as a JSON object on a line of its own")
     how.add_argument("--plot", metavar="field", action="append", help="a curve of this logged field; may be repeated")
-    how.add_argument("--sites", action="store_true", help="a table of lines, which keys turn off, on and down")
+    how.add_argument("--sites", action="store_true", help="a table of lines with their counts and rates")
     add_selection(parser)
 
 
@@ -98,43 +91,14 @@ def _looks(options: argparse.Namespace) -> Iterator[Run]:
 
 
 def _watch(options: argparse.Namespace, view: _Plot | _Sites) -> None:
-    """Shows a view of the whole run, and gives it the keys that are pressed."""
+    """Shows a view of the whole run."""
     console = rich.console.Console()
-    with _keys() as pressed, rich.live.Live(view, console=console, auto_refresh=False) as live:
+    with rich.live.Live(view, console=console, auto_refresh=False) as live:
         for run in _looks(options):
             view.add(run)
-            for key in pressed():
-                if key == "q":
-                    return
-                view.press(key)
             live.refresh()
     if not console.is_terminal:
         console.print()
-
-
-@contextlib.contextmanager
-def _keys() -> Iterator[Any]:
-    """A function that returns the keys which have been pressed, without waiting for any; none without a terminal."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        yield list
-        return
-    import termios
-    import tty
-
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-
-    def pressed() -> list[str]:
-        text = ""
-        while select.select([terminal], [], [], 0)[0] and (read := os.read(terminal, 64)):
-            text += read.decode(errors="replace")
-        return re.findall(r"\x1b\[[A-D]|.", text)
-
-    tty.setcbreak(terminal)
-    try:
-        yield pressed
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 class _Plot:
@@ -153,9 +117,6 @@ class _Plot:
                     key = (field, _line(record), *[f"process {record.process}"] * several)
                     values = self._curves.setdefault(key, collections.deque(maxlen=_AT_ONCE))
                     values.append(float(np.asarray(value).item()))
-
-    def press(self, key: str) -> None:
-        pass
 
     def __rich_console__(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> Iterator[Any]:
         if not self._curves:
@@ -179,18 +140,14 @@ class _Line(NamedTuple):
 
 
 class _Sites:
-    """The lines of a run: how many records each has, and what is shown of it."""
+    """The lines of a run: how many records each has, how many come each second, and the newest one."""
 
     def __init__(self) -> None:
         self._counts: collections.Counter[_Line] = collections.Counter()
         self._newest: dict[_Line, str] = {}
         self._looks: collections.deque[tuple[float, collections.Counter[_Line]]] = collections.deque(maxlen=_LOOKS)
-        self._processes: list[Process] = []
-        self._chosen = 0
-        self._failure = ""
 
     def add(self, run: Run) -> None:
-        self._processes = run.processes
         for site in run.sites.values():
             self._counts[_line_of(site)] += 0
         for count in run.counts():
@@ -199,38 +156,17 @@ class _Sites:
             self._newest[_line_of(site_of(record))] = errors.beginning(record.text)
         self._looks.append((time.monotonic(), self._counts.copy()))
 
-    def press(self, key: str) -> None:
-        lines = [*self._counts]
-        if key in ("\x1b[A", "\x1b[B"):
-            self._chosen = max(0, min(len(lines) - 1, self._chosen + (1 if key == "\x1b[B" else -1)))
-        elif key in ("o", "+", "-") and lines:
-            line, words = lines[self._chosen], self._filter(lines[self._chosen])
-            every = int(found[1]) if (found := re.search(r"every (\d+)", words)) else 1
-            if key == "o":
-                rule = "=on" if words.startswith("off") else "=off"
-            else:
-                rule = f":every={max(1, every // 10) if key == '-' else every * 10}"
-            sent = [send(each.path, f"{glob.escape(line.file)}:{line.line}{rule}") for each in self._processes]
-            self._failure = "" if any(sent) else NOT_READ
-
-    def _filter(self, line: _Line) -> str:
-        words = {each.filters.get(f"{line.file}:{line.line}", "all") for each in self._processes}
-        return " or ".join(sorted(words))
-
     def __rich_console__(self, console: rich.console.Console, options: rich.console.ConsoleOptions) -> Iterator[Any]:
         if not self._looks:
             return
         (begin, before), (now, counts) = self._looks[0], self._looks[-1]
-        table = rich.table.Table("site", "effect", "what", "count", "each second", "last", "filter", expand=True)
-        for number, line in enumerate(self._counts):
+        table = rich.table.Table("site", "effect", "what", "count", "each second", "last", expand=True)
+        for line in self._counts:
             rate = (counts[line] - before[line]) / (now - begin) if now > begin else 0.0
             shown = f"{os.path.basename(line.file)}:{line.line}", line.effect, line.title, f"{counts[line]:,}"
-            cells = *shown, f"{rate:,.0f}", self._newest.get(line, ""), self._filter(line)
-            style = "reverse" if number == self._chosen and console.is_terminal else None
-            table.add_row(*(rich.text.Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells), style=style)
+            cells = *shown, f"{rate:,.0f}", self._newest.get(line, "")
+            table.add_row(*(rich.text.Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
         yield table
-        if console.is_terminal:
-            yield rich.text.Text(self._failure or KEYS, "dim")
 
 
 def _line(record: Record) -> str:

@@ -18,9 +18,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-import rich.console
-import rich.markup
-import rich.table
 
 from effects import _removed
 from effects._model.callback import HostCall
@@ -29,10 +26,6 @@ from effects._model.site import Site
 from effects._model.wire import ALL_DEVICES, EPOCH, PHASE, PLAIN_THREAD, STREAM, Kind, in_region, thread_of
 from effects.extensions.runs.reading import Event, Run, RunError, _records_of, read
 
-MSG_NOTHING = (
-    "`effects trace` was given neither `-o` nor `--summary`. It makes a timeline, or a summary in the terminal. Say "
-    "which: `-o trace.json` or `--summary`."
-)
 MSG_OUTPUT = "The trace cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
 
 _ASYNC_DONE = "effects.async_done"
@@ -383,89 +376,24 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-# In the terminal
-
-
-def _summary(timeline: Timeline) -> Iterator[rich.table.Table]:
-    """Who waited for whom."""
-    functions: dict[tuple[str, ...], list[Slice]] = {}
-    barriers: dict[tuple[str, ...], list[Slice]] = {}
-    on_devices: dict[tuple[int, int], list[Slice]] = {}
-    behind: dict[tuple[int, int], list[int]] = {}
-    of_programs: dict[tuple[int, int], list[Slice]] = {}  # those of all processes
-    for each in timeline.slices:
-        process, track = each.track
-        if each.kind == "barrier":
-            waited = each.waited[0].shown if each.waited else "records to be shown"
-            barriers.setdefault((str(process), track, waited), []).append(each)
-        elif each.kind == "program":
-            on_devices.setdefault((process, each.device), []).append(each)
-            of_programs.setdefault(each.program, []).append(each)
-        elif each.kind != "call":
-            content = None if each.site is None else each.site.content
-            waits = isinstance(content, HostCall) and content.results is not None
-            kind = (
-                "asynchronous"
-                if each.kind in ("function", "operation")
-                else "a device waits"
-                if waits
-                else "no device waits"
-            )
-            functions.setdefault((each.shown, kind), []).append(each)
-    for slices in of_programs.values():
-        if len(slices) > 1:
-            last, first = max(slices, key=lambda each: each.end), min(each.end for each in slices)
-            behind.setdefault((last.track[0], last.device), []).append(last.end - first)
-    if functions:
-        yield _table("Functions", ("function", ""), functions)
-    if barriers:
-        yield _table("Barriers", ("process", "thread", "waited for"), barriers)
-    title = "Devices, which end a program last"
-    table = rich.table.Table("process", "device", "programs", "busy", "last", "behind the first", title=title)
-    for place in sorted(on_devices, key=lambda place: -sum(behind.get(place, []))):
-        busy, late = sum(each.duration for each in on_devices[place]), behind.get(place, [])
-        counts = f"{len(on_devices[place]):,}", _seconds(busy), f"{len(late):,}", _seconds(sum(late))
-        table.add_row(*map(str, place), *counts)
-    yield table
-
-
-def _table(title: str, names: tuple[str, ...], groups: dict[tuple[str, ...], list[Slice]]) -> rich.table.Table:
-    """Rows of slices, those first that took the most time."""
-    table = rich.table.Table(*names, "count", "total", "longest", title=title)
-    for column in table.columns:
-        column.overflow = "fold"
-    for names, slices in sorted(groups.items(), key=lambda group: -sum(each.duration for each in group[1])):
-        times = [each.duration for each in slices]
-        cells = *names, f"{len(times):,}", _seconds(sum(times)), _seconds(max(times))
-        table.add_row(*map(rich.markup.escape, cells))
-    return table
-
-
-def _seconds(time: int) -> str:
-    seconds = time / _PER_SECOND
-    return f"{seconds:,.3f} s" if seconds >= 1 else f"{seconds * 1e3:.3f} ms"
+# The command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="run", help="run files of one run, or the folder that has them")
-    parser.add_argument("-o", "--output", metavar="file", help="where the timeline goes, as JSON that Perfetto reads")
-    parser.add_argument("--summary", action="store_true", help="show in the terminal who waited for whom")
+    parser.add_argument(
+        "-o", "--output", metavar="file", required=True, help="where the timeline goes, as JSON that Perfetto reads"
+    )
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Writes a timeline, or shows a summary of it."""
+    """Writes a timeline. Returns the exit status: 0, or 2 if it cannot be written."""
     try:
-        if options.output is None and not options.summary:
-            raise RunError(MSG_NOTHING)
-        timeline = Timeline(read(*options.runs))
-        if options.output is not None:
-            _write(timeline, options.output)
+        trace(read(*options.runs), options.output)
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
         print(MSG_OUTPUT.format(path=options.output, why=error.strerror or error), file=sys.stderr)
         return 2
-    if options.summary:
-        rich.console.Console().print(*_summary(timeline), sep="\n")
     return 0

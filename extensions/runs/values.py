@@ -9,11 +9,10 @@ import numpy as np
 
 
 class Tolerance(NamedTuple):
-    """Numbers count as the same if any of these says so. Without them only equal numbers do."""
+    """Numbers count as the same that are at most `atol + rtol * larger` apart. Without them only equal numbers do."""
 
     rtol: float = 0.0  # of the larger one
     atol: float = 0.0
-    ulp: float = 0.0  # units in the last place of the narrower type
 
 
 EXACT = Tolerance()
@@ -36,8 +35,6 @@ def differ(a: np.ndarray, b: np.ndarray, tolerance: Tolerance = EXACT) -> np.nda
         with np.errstate(all="ignore"):
             largest = np.maximum(np.abs(wide_a), np.abs(wide_b)).astype(float)
             near = distance(wide_a, wide_b) <= tolerance.atol + tolerance.rtol * largest
-            if tolerance.ulp and (apart := ulps(a[at], b[at])) is not None:
-                near |= apart <= tolerance.ulp
         different[at] = ~(near & np.isfinite(wide_a) & np.isfinite(wide_b))
     return different
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn_off, turn_on
 from effects.lowering.sites import Line, LineFilter, known_sites
@@ -19,17 +18,6 @@ _CALL = "`EFFECTS_SITES` in the environment"
 
 def follow_rules(text: str) -> None:
     """Has the filters of lines that are seen from now on changed as the rules say, one after the other."""
-    known_sites.listen_for_lines(_read_all(text))
-
-
-def apply_rules(text: str) -> None:
-    """Changes the filters of the lines that there are."""
-    apply = _read_all(text)
-    for line, known in list(known_sites.filters.items()):
-        apply(line, known)
-
-
-def _read_all(text: str) -> Callable[[Line, LineFilter], None]:
     rules = [_read(rule.strip()) for rule in text.split(";") if rule.strip()]
 
     def apply(line: Line, known: LineFilter) -> None:
@@ -37,7 +25,7 @@ def _read_all(text: str) -> Callable[[Line, LineFilter], None]:
             if known.can_be_switched and pattern.names(line):
                 switch(known)
 
-    return apply
+    known_sites.listen_for_lines(apply)
 
 
 def _read(rule: str) -> tuple[Pattern, Switch]:

@@ -180,4 +180,3 @@ def test_whole_process(tmp_path):
         run = fx.runs.read(path)
         assert [record.text for record in run] == ["1", "last"]
         assert run.processes[0].is_closed
-    assert not [*tmp_path.rglob("*.sites")]

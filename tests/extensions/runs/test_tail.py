@@ -1,4 +1,4 @@
-"""`effects tail` shows each record once, while it is recorded, and changes what is shown."""
+"""`effects tail` shows each record once, while it is recorded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import select
-import stat
 import subprocess
 import sys
 import termios
@@ -22,7 +21,6 @@ from jax.sharding import PartitionSpec as P
 
 import effects as fx
 from effects.extensions.runs.reading import Following
-from effects.extensions.runs.switches import pipe_of, send
 from tests.helpers import ROOT
 
 
@@ -102,51 +100,6 @@ def test_who_reads_a_file_keeps_it_when_another_run_is_recorded(tmp_path):
     assert [record.text for record in fx.runs.read(path)] == ["2"]
 
 
-def test_another_process_changes_what_is_shown(tmp_path):
-    """The lines that are named; the run file says what is shown of them since."""
-    path = str(tmp_path / "run.fx")
-
-    @fx.jit
-    def f(x):
-        fx.print("first {}", x)
-        fx.print("second {}", x)
-
-    with fx.capture(suppress=True) as records, fx.record(path):
-        f(0)
-        [first, second] = [site.where for site in fx.sites(__file__) if site.title in ("first {}", "second {}")]
-        following = Following(path)
-        line = f"{first.file}:{first.line}"
-        for n, (rule, words) in enumerate((("=off", "off"), (":every=2", "off, every 2"), ("=on", "every 2")), 1):
-            assert send(path, f"{line}{rule}")
-            while following.look().processes[0].filters.get(line) != words:
-                pass
-            f(n)
-        assert f"{second.file}:{second.line}" not in following.look().processes[0].filters
-        fx.sites(__file__).on().every(1)
-    shown = [record.text for record in records]
-    assert [text for text in shown if text.startswith("second")] == [f"second {n}" for n in range(4)]
-    assert len([text for text in shown if text.startswith("first")]) < 4 and "first 1" not in shown
-
-
-def test_only_the_user_of_a_process_may_change_what_it_shows(tmp_path, caplog):
-    """The pipe is the user's alone, and goes with the recording. What no rule is changes nothing."""
-    path = str(tmp_path / "run.fx")
-    with fx.record(path):
-        assert stat.S_IMODE(os.stat(pipe_of(path)).st_mode) == 0o600
-        following = Following(path)
-        described = len(following.look().processes)
-        assert send(path, "no rule") and described == 1
-    assert not os.path.exists(pipe_of(path)) and not send(path, "a.py=off")
-
-
-def test_rules_may_come_when_a_recording_ends(tmp_path):
-    """The process then stops reading with the rule, or with the line that wakes its thread."""
-    for number in range(50):
-        path = str(tmp_path / f"{number}.fx")
-        with fx.record(path, max_bytes=1 << 16):
-            send(path, "no rule")
-
-
 PROGRAM = """
 import sys, jax, jax.numpy as jnp, effects as fx
 
@@ -199,9 +152,6 @@ class Terminal:
         self.process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=ROOT, env=environment)
         os.close(its)
 
-    def press(self, keys):
-        os.write(self._ours, keys)
-
     def wait_for(self, pattern):
         """What matches on the screen, once it does."""
         end = time.monotonic() + 120
@@ -220,22 +170,14 @@ class Terminal:
         return self.process.wait(120)
 
 
-def test_table_of_sites_turns_lines_off_and_down(tmp_path):
-    """Keys of another terminal change what the program shows."""
+def test_table_of_sites_counts_lines(tmp_path):
+    """One row for each line, with its newest record, until the recording ends."""
     with running(tmp_path / "run.fx") as steps:
         terminal = Terminal("--sites", tmp_path / "run.fx")
-        terminal.wait_for(r"step +│ 3 .* step loss=\S+ i=2 .*\n.*i = \{\} +│ 3 .* i = 2 +│ all")
-        terminal.press(b"o")
-        terminal.wait_for(r"│ step .*│ off ")
-        terminal.press(b"\x1b[B+")
-        terminal.wait_for(r"│ i = \{\} .*│ every 10 ")
+        terminal.wait_for(r"step +│ 3 .* step loss=\S+ i=2 .*\n.*i = \{\} +│ 3 .* i = 2 +│")
         steps(7)
-        terminal.press(b"-")
-        terminal.wait_for(r"│ i = \{\} .*│ all ")
-        steps(1)
-        terminal.wait_for(r"step +│ 3 .*\n.*i = \{\} +│ 4 .* i = 10 +│")
-        terminal.press(b"q")
-        assert terminal.end() == 0
+        terminal.wait_for(r"step +│ 10 .* i=9 .*\n.*i = \{\} +│ 10 .* i = 9 +│")
+    assert terminal.end() == 0
 
 
 def test_plot_follows_a_field(tmp_path):

@@ -120,8 +120,8 @@ def test_numbers_of_logs_are_counters(path):
     assert [args["y"] for name, args in counters if name == "lane lane (1,)"] == [1, 1]
 
 
-def test_barrier_says_what_it_waited_for(path, capsys, monkeypatch):
-    """The program or the callback that ended last, in the trace and in the summary."""
+def test_barrier_says_what_it_waited_for(path):
+    """The program or the callback that ended last."""
     is_waiting = threading.Event()
 
     def slow(x):
@@ -141,9 +141,6 @@ def test_barrier_says_what_it_waited_for(path, capsys, monkeypatch):
         thread.join()
     barrier = slices_of(trace_of(path), "barrier")[0]
     assert re.fullmatch(r".*slow at .*test_trace.py:\d+", barrier["args"]["waited for"][0])
-    monkeypatch.setenv("COLUMNS", "300")
-    assert _cli.main(["trace", str(path), "--summary"]) == 0
-    assert re.search(r"0 +│ thread \d+ +│ \S*slow at", capsys.readouterr().out)
 
 
 def test_failures_have_their_texts(path):
@@ -264,7 +261,7 @@ fx.effects_barrier()
 """
 
 
-def test_killed_process_has_slices_without_end(path, capsys):
+def test_killed_process_has_slices_without_end(path):
     """They are marked, and end at the last time known."""
     assert run_python(KILLED.format(path=str(path))).returncode == -signal.SIGKILL
     events = trace_of(path)
@@ -272,8 +269,6 @@ def test_killed_process_has_slices_without_end(path, capsys):
     assert left.keys() >= {("program", "step (unfinished)"), ("callback", "die (unfinished)")}
     last = max(each["ts"] + each["dur"] for each in events["X"])
     assert all(last - 1 <= each["ts"] + each["dur"] for each in left.values())
-    assert _cli.main(["trace", str(path), "--summary"]) == 0
-    assert "(unfinished)" in capsys.readouterr().out
 
 
 PROCESSES = """
@@ -309,10 +304,9 @@ def test_processes_stand_side_by_side(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["{path}"], "neither `-o` nor `--summary`"),
         (["{path}", "-o", "{path}"], "it is a file of the run"),
         (["{path}", "-o", "{folder}/none/trace.json"], "No such file or directory"),
-        (["{folder}/none.fx", "--summary"], "cannot be read"),
+        (["{folder}/none.fx", "-o", "{folder}/trace.json"], "cannot be read"),
     ],
 )
 def test_command_says_what_is_wrong(arguments, says, path, tmp_path, capsys):
@@ -325,3 +319,11 @@ def test_command_says_what_is_wrong(arguments, says, path, tmp_path, capsys):
     output, error = capsys.readouterr()
     assert says in error and not output and path.read_bytes() == before
     assert not (tmp_path / "trace.json").exists()
+
+
+def test_command_needs_an_output(path, capsys):
+    with fx.record(path):
+        pass
+    with pytest.raises(SystemExit) as ended:
+        _cli.main(["trace", str(path)])
+    assert ended.value.code == 2 and "--output" in capsys.readouterr().err
