@@ -101,7 +101,7 @@ class HostFunction:
 
 
 def function_name(fn: Any) -> str:
-    """What a function is called in messages."""
+    """Returns the name of a function in messages."""
     return getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
 
 

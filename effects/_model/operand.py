@@ -36,7 +36,7 @@ class Operand:
     lanes: tuple[bool, ...] = ()  # for each `vmap` around the site, whether this operand differs between its lanes
 
     def zeros(self) -> np.ndarray:
-        """What one lane may see of the operand, in next to no memory, to try something with."""
+        """Returns zeros of the shape that one lane sees, in next to no memory, to try a format with."""
         zero = np.zeros((), self.dtype)
         shape = [n if isinstance(n, int) and n >= 0 else _MANY for n in self.shape[sum(self.lanes) :]]
         return np.broadcast_to(zero, shape) if shape else zero
@@ -48,7 +48,7 @@ class Operand:
 
     @functools.cached_property
     def strides(self) -> tuple[int, ...]:
-        """How many bytes lie between two lanes, along each axis of lanes; empty if it is the same in all of them."""
+        """The bytes between two lanes, along each axis of lanes; empty if the operand is the same in all of them."""
         if not any(self.lanes):
             return ()
         steps = itertools.accumulate(reversed(self.shape[1:]), operator.mul, initial=self.stored.itemsize)
@@ -62,7 +62,7 @@ class Operand:
         return f"{dtype_name(self.dtype)}[{','.join(map(str, self.shape))}]{stored}{lanes}"
 
     def of_lane(self, value: np.ndarray, lane: tuple[int, ...]) -> np.ndarray:
-        """What one lane sees of the operand."""
+        """Returns the part of a value that one lane sees."""
         if not all(self.lanes):
             lane = tuple(i for i, differs in zip(lane, self.lanes, strict=True) if differs)
         return value[(*lane, ...)]
@@ -124,7 +124,7 @@ def read_operand(description: str) -> Operand:
 
 
 _MANY = 1 << 10
-"""What stands for a size that is not known yet when a format is tried."""
+"""The size in place of one that is not known yet when a format is tried."""
 
 
 @functools.cache
@@ -219,7 +219,7 @@ def take_arguments(
 
 
 def is_array(x: Any) -> bool:
-    """Whether this is an array of JAX's, or one of NumPy's that has numbers or booleans."""
+    """True for an array of JAX's, and for one of NumPy's that has numbers or booleans."""
     if isinstance(x, np.ndarray):
         return bool(jnp.issubdtype(x.dtype, np.number)) or x.dtype == bool or x.dtype == jax.dtypes.float0
     return isinstance(x, jax.Array)
@@ -255,7 +255,7 @@ def _bad_argument(leaf: Any, path: Any, call: str, where: Where, remedy: str) ->
 
 
 def _name_of(path: Any) -> str:
-    """What messages call the leaf at this path of `(args, kwargs)`."""
+    """Returns the name in messages of the leaf at this path of `(args, kwargs)`."""
     (which, key), rest = (path[0].idx, path[1]), path[2:]
     name = f"argument {key.idx + 1}" if which == 0 else f"argument {key.key!r}"
     return f"{name}, at {jax.tree_util.keystr(rest)}" if rest else name

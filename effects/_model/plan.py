@@ -1,4 +1,4 @@
-"""How native code makes the text of records: literals, and fields that show operands."""
+"""Plans by which native code makes the text of records: literals, and fields that show operands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PrintOptions(NamedTuple):
 
 
 class Style(enum.IntEnum):
-    """How a field shows its operand."""
+    """The style in which a field shows its operand."""
 
     FORMAT = 0  # as `str.format` does
     STRING = 1  # as `str` does, to which NumPy's numbers are not Python's
@@ -53,7 +53,7 @@ class Piece(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How native code makes text of the records of a site."""
+    """The plan by which native code makes the text of a site's records."""
 
     pieces: list[Piece]
     lanes: tuple[int, ...] = ()  # how many there are along each axis; each lane is a text of its own
