@@ -42,7 +42,8 @@ MSG_COLLECTIVE_SIZE = (
 )
 MSG_COLLECTIVE_TO = (
     "`fx.all_gather_start` at {where} was given `to={to}`. The type of its result says that it may be another on each "
-    'device, `to="varying"`, or that it is the same on all, `to="invarying"` or `to="reduced"`. Pass one of these.'
+    'device, `to="varying"`, or that it is the same on all, `to="invarying"`. Pass one of these. For `to="reduced"`, give '
+    'what the done of `to="invarying"` returns to `jax.lax.pcast(x, axis_name, to="reduced")`.'
 )
 
 
@@ -156,8 +157,8 @@ def all_gather_start(
         axis_name: The axis of the mesh, or several.
         axis: Along which axis of the result the devices' arrays lie: a new one.
         tiled: Whether they are concatenated along that axis instead.
-        to: What the type of the result says under `check_vma=True`: that it may be another on each device, "varying";
-            that it is the same on all, "invarying"; or that it is, and that its cotangents are added up, "reduced".
+        to: What the type of the result says under `check_vma=True`: that it may be another on each device, "varying",
+            or that it is the same on all, "invarying".
         schedule: As for `ppermute_start`.
 
     Returns:
@@ -178,15 +179,14 @@ def all_gather_start(
         Array([0., 1.], dtype=float32)
     """
     call = _called("all_gather", axis_name)
-    if to not in ("varying", "invarying", "reduced"):
+    if to not in ("varying", "invarying"):
         raise ValueError(MSG_COLLECTIVE_TO.format(where=call.where, to=errors.shown(to)))
-    join = _Join(axis, tiled, reduced_along=call.axes if to == "reduced" else ())
 
     def send(x: Any) -> Any:
         call.check_axis(axis, x.ndim + (not tiled))
         return call.for_each(x)
 
-    return _exchange(x, call, schedule, send, join, everywhere=to != "varying")
+    return _exchange(x, call, schedule, send, _Join(axis, tiled), everywhere=to != "varying")
 
 
 @_jax.for_users
@@ -223,7 +223,7 @@ def all_to_all_start(
         call.check_axis(concat_axis, x.ndim)
         return call.parts(x, split_axis, tiled)
 
-    return _exchange(x, call, schedule, send, _Join(concat_axis, tiled, ()))
+    return _exchange(x, call, schedule, send, _Join(concat_axis, tiled))
 
 
 @_jax.for_users
@@ -349,12 +349,11 @@ class _Join:
 
     axis: int
     tiled: bool
-    reduced_along: tuple[str, ...]
 
     def __call__(self, parts: Any) -> Any:
         axis = self.axis % (parts.ndim - self.tiled)
         joined = jnp.moveaxis(parts, 0, axis)
-        if self.tiled:
-            shape = joined.shape
-            joined = joined.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])
-        return jax.lax.pcast(joined, self.reduced_along, to="reduced")
+        if not self.tiled:
+            return joined
+        shape = joined.shape
+        return joined.reshape(*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :])

@@ -22,21 +22,21 @@ def _around():
 
 
 SYNCHRONOUS = {
-    "all_gather": lambda x: lax.all_gather(x, "i", tiled=True, to="reduced"),
+    "all_gather": lambda x: lax.all_gather(x, "i", tiled=True, to="invarying"),
     "psum": lambda x: lax.psum(x, "i"),
     "psum_scatter": lambda x: lax.psum_scatter(x, "i", scatter_dimension=0, tiled=True),
     "all_to_all": lambda x: lax.all_to_all(x, "i", split_axis=0, concat_axis=0, tiled=True),
     "ppermute": lambda x: lax.ppermute(x, "i", _around()),
 }
 STARTS = {
-    "all_gather": lambda x: fx.all_gather_start(x, "i", tiled=True, to="reduced"),
+    "all_gather": lambda x: fx.all_gather_start(x, "i", tiled=True, to="invarying"),
     "psum": lambda x: fx.psum_start(x, "i"),
     "psum_scatter": lambda x: fx.psum_scatter_start(x, "i", scatter_dimension=0, tiled=True),
     "all_to_all": lambda x: fx.all_to_all_start(x, "i", split_axis=0, concat_axis=0, tiled=True),
     "ppermute": lambda x: fx.ppermute_start(x, "i", _around()),
 }
 NAMES = [*STARTS]
-SPECS = {"all_gather": P(None, reduced={"i"})}  # of what a collective gives; else `P("i")`
+SPECS = {"all_gather": P(None)}  # of what a collective gives; else `P("i")`
 
 
 def _operand(name, devices, part):
