@@ -63,6 +63,10 @@ REMOVED: dict[str, str] = {
     "fx.while_loop_with_progress": (
         "Make a bar ahead of a `jax.lax.while_loop`, `bar = fx.progress()`, and call `bar.update(i)` in its body."
     ),
+    **dict.fromkeys(
+        ("fx.progress(lanes=)", "fx.scan_with_progress(lanes=)", "fx.fori_loop_with_progress(lanes=)"),
+        "Leave it out: a bar shows the slowest lane, and each record of the effect `progress` has its `lane`.",
+    ),
     "fx.Effect(allowed_in=)": "Leave it out: an effect may appear everywhere.",
     "fx.config.cells": (
         "A cell ends when its effects are visible. Call a program in a thread of its own where its cell is not to wait "

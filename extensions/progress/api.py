@@ -7,14 +7,14 @@ import functools
 import numbers
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax
+from effects import _jax, _removed
 from effects._model.content import Content, Report, described_by
 from effects._model.effect import Effect, host_effect
 from effects._model.filter import ALWAYS, Filter, choose
@@ -34,10 +34,6 @@ RULE_TOTAL = "A total is a whole number, zero or more, which may be computed in 
 RULE_DONE = "The number of steps that are done is a whole number, zero or more, which may be computed in the program"
 RULE_METRIC = "A metric is a number, or an array of at most 16, and stands behind the bar"
 RULE_EVERY = "A bar shows one of every so many steps: a positive whole number that is known while tracing, or None"
-MSG_LANES = (
-    "`{call}` at {where} was given lanes={value}. Under `vmap` one bar shows the slowest lane, or each lane has its "
-    "own. Pass `lanes='slowest'` or `lanes='each'`."
-)
 MSG_DESCRIPTION = (
     "`{call}` at {where} was given the description {value}. A description is a string that is known while tracing. "
     "Pass, say, `description='train'`."
@@ -50,7 +46,6 @@ class Steps(Content):
     """How far a loop is."""
 
     description: str
-    lanes: str
     bar: str  # which bar of the program it is: where it was made
     in_program: bool  # whether it is over when its program is
 
@@ -72,21 +67,15 @@ class Steps(Content):
 
     def show(self, records: Iterable[Record], write: Output, report: Report) -> None:
         of_one = [*records]
-        groups = [of_one] if self.lanes == "slowest" and of_one else [[record] for record in of_one]
-        for group in groups:
-            record = group[0]
-            lane = record.lane if self.lanes == "each" else ()
-            device = record.device if in_region(record.token[PHASE]) else -1
-            shown = [
-                self.description,
-                f"lane {', '.join(map(str, lane))}" * bool(lane),
-                f"device {device}" * (device >= 0),
-            ]
-            thread, epoch = thread_of(record.token[STREAM]), record.token[EPOCH]
-            owner = (thread, epoch) if self.in_program and thread != PLAIN_THREAD else None
-            lanes = {record.lane: _steps(record) for record in group}
-            key, description = (thread, self, lane, device), ", ".join(filter(None, shown))
-            write.show(functools.partial(bars.update, owner=owner, key=key, description=description, lanes=lanes))
+        if not of_one:
+            return
+        record = of_one[0]
+        device = record.device if in_region(record.token[PHASE]) else -1
+        thread, epoch = thread_of(record.token[STREAM]), record.token[EPOCH]
+        owner = (thread, epoch) if self.in_program and thread != PLAIN_THREAD else None
+        description = ", ".join(filter(None, [self.description, f"device {device}" * (device >= 0)]))
+        key, lanes = (thread, self, device), {record.lane: _steps(record) for record in of_one}
+        write.show(functools.partial(bars.update, owner=owner, key=key, description=description, lanes=lanes))
 
 
 def _steps(record: Record) -> tuple[int, int | None, str]:
@@ -120,7 +109,6 @@ class Progress:
         total: Any,
         description: str,
         every: int | None,
-        lanes: str,
         effect: Effect,
         call: str,
         where: Where,
@@ -138,12 +126,10 @@ class Progress:
             )
         if not isinstance(description, str) or holds_tracer(description):
             raise TypeError(MSG_DESCRIPTION.format(call=call, where=where, value=errors.shown(description)))
-        if lanes not in ("slowest", "each"):
-            raise ValueError(MSG_LANES.format(call=call, where=where, value=errors.shown(lanes)))
         self.total: Any = total
         self.every: int | None = None if every is None else int(every)
         self._effect = effect
-        self._description, self._lanes, self._bar = description, lanes, str(where)
+        self._description, self._bar = description, str(where)
         self._asked, self._when = asked, when
 
     @_jax.for_users
@@ -189,7 +175,7 @@ class Progress:
         fields = {"done": done} if self.total is None else {"done": done, "total": self.total}
         fields |= {"metrics": {**metrics}} if metrics else {}
         operands, leaves, tree = take_arguments((), fields, "fx.progress", where)
-        content = Steps(self._description, self._lanes, self._bar, not _jax.is_outside_of_traces())
+        content = Steps(self._description, self._bar, not _jax.is_outside_of_traces())
         site = Site(self._effect, content, leaves, tree, where, filter=self._asked)
         bind_where(self._when, operands, site, "fx.progress")
 
@@ -205,12 +191,12 @@ _SHOWN = 200
 
 
 @_jax.for_users
+@_removed.without_arguments("fx.progress", "lanes")
 def progress(
     total: Any = None,
     description: str = "",
     every: int | None = None,
     *,
-    lanes: Literal["slowest", "each"] = "slowest",
     ordered: bool = True,
     level: int | str = "info",
     logger: str | None = None,
@@ -219,7 +205,8 @@ def progress(
     when: Any = None,
     effect: Effect | str | None = None,
 ) -> Progress:
-    """A bar that loops inside compiled programs drive, and that other code may drive too.
+    """A bar that loops inside compiled programs drive, and that other code may drive too. Under `vmap` it shows the
+    slowest lane, and under `shard_map` each device has its own.
 
     Call `update` in each iteration. On a terminal rich draws the bar below what is printed, and in a notebook in the
     output of the cell; other outputs get a line for each tenth. `fx.scan_with_progress` and its siblings run loops that
@@ -230,8 +217,6 @@ def progress(
         description: What stands ahead of the bar.
         every: After how many steps the program says how far it is. By default it does so 200 times, so that a loop is
             hardly slower.
-        lanes: Under `vmap`: whether one bar shows the `"slowest"` lane, or `"each"` has a bar of its own. Under
-            `shard_map` each device has its own.
         ordered: Whether steps come in program order with other effects.
         level: How much it matters: a number as for `logging`, or a name such as `"warning"`. A step is left out if that
             is below the level that the logger has when the program gets there.
@@ -261,10 +246,10 @@ def progress(
         >>> records[-1].text
         'train: 20/20'
     """
-    where = where_called()
+    where = where_called(2)  # past `without_arguments`
     asked = choose("fx.progress", where, level, logger, None, first, min_seconds)
     chosen = host_effect("fx.progress", where, effect, PROGRESS, ordered)
-    return Progress(total, description, every, lanes, chosen, "fx.progress", where, asked, when)
+    return Progress(total, description, every, chosen, "fx.progress", where, asked, when)
 
 
 def _take_metric(x: Any, where: Where, name: str) -> Any:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from effects import _jax
+from effects import _jax, _removed
 from effects._model.after import after
 from effects._model.where import Where, where_called
 from effects.extensions.progress import PROGRESS
 from effects.extensions.progress.api import Progress
 
-Lanes = Literal["slowest", "each"]
-
 
 class _Loop:
     """The bar of a loop, and the user's line that began it."""
 
-    def __init__(self, call: str, where: Where, total: Any, description: str, every: int | None, lanes: Lanes):
-        self.bar = Progress(total, description, every, lanes, PROGRESS, call, where)
+    def __init__(self, call: str, where: Where, total: Any, description: str, every: int | None):
+        self.bar = Progress(total, description, every, PROGRESS, call, where)
         self._where = where
 
     def says(self, done: Any, carry: Any) -> None:
@@ -40,6 +38,7 @@ def _as_one_program(run: Callable[..., Any], *arrays: Any) -> Any:
 
 
 @_jax.for_users
+@_removed.without_arguments("fx.scan_with_progress", "lanes")
 def scan_with_progress(
     f: Callable[[Any, Any], tuple[Any, Any]],
     init: Any,
@@ -50,13 +49,12 @@ def scan_with_progress(
     *,
     description: str = "",
     every: int | None = None,
-    lanes: Lanes = "slowest",
 ) -> tuple[Any, Any]:
     """`jax.lax.scan` with a bar.
 
     Args:
         f, init, xs, length, reverse, unroll: As for `jax.lax.scan`.
-        description, every, lanes: As for `fx.progress`.
+        description, every: As for `fx.progress`.
 
     Returns:
         What `jax.lax.scan` returns.
@@ -72,13 +70,13 @@ def scan_with_progress(
         >>> records[0].text, records[-1].text
         ('sum: 0/5', 'sum: 5/5')
     """
-    where = where_called()
+    where = where_called(2)  # past `without_arguments`
     shapes = [jnp.shape(x) for x in jax.tree.leaves(xs)]
     lengths = {shape[0] for shape in shapes if shape} | ({length} if length is not None else set())
     if len(lengths) != 1 or () in shapes:
         return lax.scan(f, init, xs, length, reverse, unroll)  # which says what is wrong
     [total] = lengths
-    loop = _Loop("fx.scan_with_progress", where, total, description, every, lanes)
+    loop = _Loop("fx.scan_with_progress", where, total, description, every)
     steps = loop.bar.steps()
     whole, rest = divmod(total, steps)
 
@@ -111,6 +109,7 @@ def scan_with_progress(
 
 
 @_jax.for_users
+@_removed.without_arguments("fx.fori_loop_with_progress", "lanes")
 def fori_loop_with_progress(
     lower: Any,
     upper: Any,
@@ -120,13 +119,12 @@ def fori_loop_with_progress(
     unroll: int | bool | None = None,
     description: str = "",
     every: int | None = None,
-    lanes: Lanes = "slowest",
 ) -> Any:
     """`jax.lax.fori_loop` with a bar.
 
     Args:
         lower, upper, body_fun, init_val, unroll: As for `jax.lax.fori_loop`.
-        description, every, lanes: As for `fx.progress`.
+        description, every: As for `fx.progress`.
 
     Returns:
         What `jax.lax.fori_loop` returns.
@@ -139,10 +137,10 @@ def fori_loop_with_progress(
         >>> records[-1].text
         '4/4'
     """
-    where = where_called()
+    where = where_called(2)  # past `without_arguments`
     total = upper - lower
     total = max(0, int(total)) if not isinstance(total, _jax.Tracer) else jnp.maximum(0, total)
-    loop = _Loop("fx.fori_loop_with_progress", where, total, description, every, lanes)
+    loop = _Loop("fx.fori_loop_with_progress", where, total, description, every)
     steps = loop.bar.steps()
 
     def run(first: Any, last: Any, carry: Any) -> Any:

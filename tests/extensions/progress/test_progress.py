@@ -131,19 +131,16 @@ def test_inner_bar_begins_anew():
     assert {line.split(":")[0]: line for line in lines} == {"inner": "inner: 100% 5/5", "outer": "outer: 100% 3/3"}
 
 
-LANES = {"slowest": ["lanes: 2"], "each": ["lanes, lane 0: 2", "lanes, lane 1: 5"]}
-
-
-@pytest.mark.parametrize("lanes", LANES)
-def test_lanes(lanes):
-    """One bar for the slowest of the lanes, or one for each."""
+def test_slowest_of_lanes():
+    """Under `vmap` one bar shows the slowest of the lanes."""
 
     @fx.jit
     @jax.vmap
     def count(n):
-        fx.progress(None, "lanes", lanes=lanes).update(n)
+        fx.progress(None, "lanes").update(n)
 
-    assert lines_of(count, jnp.array([2, 5])) == LANES[lanes]
+    assert lines_of(count, jnp.array([2, 5])) == ["lanes: 2"]
+
 
 
 def test_output_that_is_closed():
@@ -233,7 +230,6 @@ BAD = {
     "computed every": (lambda x: fx.progress(3, every=x), "every"),
     "description": (lambda x: fx.progress(3, 7), "description"),
     "traced description": (lambda x: fx.progress(3, f"at {x}"), "description"),
-    "lanes": (lambda x: fx.progress(3, lanes="fastest"), "lanes"),
     "done": (lambda x: fx.progress(3).update(x * 1.5), "done"),
     "loop": (lambda x: fx.fori_loop_with_progress(0, 3, lambda i, x: x, x, every=-1), "every"),
 }
