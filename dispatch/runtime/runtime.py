@@ -468,25 +468,18 @@ def effects_barrier(
     outstanding = runtime.waiting.wait(streams.all() if all_threads else [*own, *streams.ended()], names, deadline)
     native.note(Kind.BARRIER_DONE, here)
     if outstanding:
-        if meeting is not None:
-            meeting.give_up()
         shown, waits = "; ".join(outstanding), runtime.drain.supervisor.waits()
         raise errors.BarrierTimeout(
             MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding=shown, waits=waits).rstrip()
         )
     if meeting is not None:
-        meeting.wait(timeout, deadline)  # first, lest the others wait for a process that raises
+        meeting(timeout, deadline)  # first, lest the others wait for a process that raises
     _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), PLAIN_THREAD})
 
 
-class GlobalBarrier(Protocol):
-    """A barrier of all processes."""
-
-    def wait(self, timeout: float | None, deadline: float | None) -> None:
-        """Waits until all processes are here, whose own effects are visible by then."""
-
-    def give_up(self) -> None:
-        """This process does not come: its own effects have not ended in time."""
+GlobalBarrier = Callable[[float | None, float | None], None]
+"""A barrier of all processes: waits, of a time-out until a deadline, for all of them, whose own effects are visible by
+then."""
 
 
 def _next_meeting() -> GlobalBarrier | None:

@@ -6,6 +6,7 @@ import collections
 import re
 import sys
 import threading
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -34,19 +35,15 @@ _GRACE = 5.0
 class GlobalBarrier:
     """One barrier of a thread's with the same thread of all other processes.
 
-    Threads have the same numbers in all processes, so those that call barriers at the same time each meet their own. A
-    process notes with the service how far it is, so that the others can say who is missing and why.
+    Threads have the same numbers in all processes, so those that call barriers at the same time each meet their own.
     """
 
-    def __init__(self, service: Any, key: str, number: int):
+    def __init__(self, service: Any, key: str):
         self._service = service
         self._key = key
-        self._number = number
-        self._note(_WAITS)
 
     def wait(self, timeout: float | None, deadline: float | None) -> None:
         """Waits until all processes are here, whose own effects are visible by then."""
-        self._note(_HERE)
         # In a thread of its own, since the service's client does not see an interrupt, nor our deadline if another
         # process came first with a later one.
         waiting = Background(lambda: self._wait(deadline))
@@ -67,48 +64,18 @@ class GlobalBarrier:
         """Why not all processes have come; None if they have."""
         left = _LONGEST if deadline is None else int(1000 * (deadline - monotonic()))
         try:
-            self._service.wait_at_barrier(f"{self._key}/{self._number}", min(max(left, 1), _LONGEST))
+            self._service.wait_at_barrier(self._key, min(max(left, 1), _LONGEST))
         except Exception as error:
             if errors.TIMED_OUT in str(error):
-                return self._missing()
+                late = re.search(r"timed out task names:\n((?:.*\d\n)+)", str(error))  # the service's words
+                names = [f"process {name}" for name in re.findall(r"(\d+)\n", late[1])] if late else []
+                return f"these had not come in time: {', '.join(names) or 'JAX does not say which'}"
             died = re.search(r"Task (\d+) heartbeat timeout", str(error))
             reason = f"process {died[1]} sends no heartbeats any more" if died else str(error).splitlines()[0]
             # JAX is about to end this process too, so this may be the last that is seen of it.
             print(f"A barrier of all processes cannot go on: {reason}.", file=sys.stderr, flush=True)
             return f"{reason}, so that it has died"
         return None
-
-    def give_up(self) -> None:
-        """This process does not come: its own effects have not ended in time."""
-        self._service.key_value_set(f"{self._key}/given-up/{self._number}/{jax.process_index()}", "")
-
-    def _note(self, stage: str) -> None:
-        """How far this process is, in place of what it noted before."""
-        note = f"{self._number} {stage}"
-        self._service.key_value_set(f"{self._key}/notes/{jax.process_index()}", note, allow_overwrite=True)
-
-    def _missing(self) -> str:
-        """Who has not come, as far as they have noted."""
-        notes = self._noted("notes")
-        given_up = self._noted(f"given-up/{self._number}")
-        missing = []
-        for process in range(jax.process_count()):
-            number, stage = notes.get(process, f"0 {_HERE}").split()
-            if int(number) < self._number:
-                missing.append(f"process {process} (which has called {number} of this thread's {self._number})")
-            elif process in given_up or (int(number) == self._number and stage == _WAITS):
-                missing.append(f"process {process} (whose own effects have not ended)")
-        if not missing:
-            return f"process {jax.process_index()}, this one, came when another had given up"
-        return f"these have not come: {', '.join(missing)}"
-
-    def _noted(self, what: str) -> dict[int, str]:
-        """By process."""
-        notes = self._service.key_value_dir_get(f"{self._key}/{what}/")
-        return {int(key.rpartition("/")[2]): note for key, note in notes}
-
-
-_WAITS, _HERE = "waits", "here"
 
 
 class GlobalBarriers:
@@ -118,7 +85,7 @@ class GlobalBarriers:
         self._counts: collections.Counter[str] = collections.Counter()  # how many each thread has called
         self._lock = threading.Lock()
 
-    def next(self) -> GlobalBarrier | None:
+    def next(self) -> Callable[[float | None, float | None], None] | None:
         """The calling thread's next one; None if there is but one process."""
         service = _jax.coordination_service()
         if service is None:
@@ -127,7 +94,7 @@ class GlobalBarriers:
         with self._lock:  # counted whatever becomes of it, so that the next one is the same in all processes
             self._counts[key] += 1
             number = self._counts[key]
-        return GlobalBarrier(service, key, number)
+        return GlobalBarrier(service, f"{key}/{number}").wait
 
     def _name_of_thread(self) -> str:
         """The same in all processes."""
