@@ -14,7 +14,7 @@ from effects._model.plan import Piece, Plan, Style, Wrap
 from effects._model.record import Mark, Record, Records, plain, python_value
 from effects._model.site import Site
 from effects._model.text import MarkedRecord, NativeRows, joined, plan_of
-from effects.extensions.handlers.files import LineFile, each, is_json
+from effects.extensions.handlers.files import LineFile, each
 from effects.extensions.handlers.json_values import csv_cell, json_pieces
 
 MSG_OTHER_COLUMNS = (
@@ -36,8 +36,7 @@ class CsvHandler:
     Args:
         path: The file. One that exists is replaced.
         append: Whether lines are added to a file that exists instead, as when a run is resumed. Its first line says
-            which columns there are. A line that its writer has left unfinished, since it was killed or the disk was
-            full, is removed first.
+            which columns there are. What a killed writer has left of a line stays, as a line of its own.
 
     Raises:
         OSError: if the file cannot be written.
@@ -57,7 +56,7 @@ class CsvHandler:
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False):
         # The fields that have columns: those of the first record, or of the file's.
         self._fields = _fields_of(path) if append and os.path.isfile(path) else None
-        self._file = LineFile(path, append, self._is_cut_off, quote=b'"')
+        self._file = LineFile(path, append, quote=b'"')
         self._lock = threading.Lock()  # of who finds that there are none yet
         self._rows = NativeRows(self._plan)
 
@@ -102,15 +101,6 @@ class CsvHandler:
             pieces += _cell_pieces(record, value)
         return plan_of(site, [Piece(pieces[0].literal.removeprefix(",")), *pieces[1:], Piece("\n")])
 
-    def _is_cut_off(self, line: bytes) -> bool:
-        try:
-            (cells,) = csv.reader([line.decode()], strict=True)
-        except (ValueError, csv.Error):
-            return True
-        if self._fields is None or len(cells) != len(_FIRST) + len(self._fields) + 1:
-            return True
-        return cells[-1] not in ("", _OTHER) and not is_json(cells[-1])
-
     def close(self) -> None:
         self._file.close()
 
@@ -120,13 +110,13 @@ _FIRST, _OTHER = ["event", "level", "time", "device", "lane"], "fields"
 
 
 def _fields_of(path: str | os.PathLike[str]) -> list[str] | None:
-    """The fields that have columns in a table that exists. None if it is empty, or was cut off in its first line."""
+    """The fields that have columns in a table that exists. None if it is empty."""
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
         start = file.readline()
         columns = next(csv.reader(itertools.chain([start], file)))
     if columns[: len(_FIRST)] == _FIRST and columns[-1] == _OTHER:
         return columns[len(_FIRST) : -1]
-    if not start.endswith("\n") and start.startswith(",".join(_FIRST)[: len(start)]):
+    if not start:
         return None
     raise ValueError(MSG_OTHER_COLUMNS.format(path=os.fsdecode(path), columns=columns, first=", ".join(_FIRST)))
 

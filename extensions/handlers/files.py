@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 from effects import _errors as errors
 
@@ -20,35 +19,24 @@ MSG_LOST = (
 class LineFile:
     """Lines are with the operating system when they have been written. Several threads may write."""
 
-    def __init__(
-        self, path: str | os.PathLike[str], append: bool, is_cut_off: Callable[[bytes], bool], quote: bytes = b""
-    ):
-        """`is_cut_off`: whether a last line that has no end is the beginning of a longer one. `quote`: what stands
-        around cells, in which lines may end."""
+    def __init__(self, path: str | os.PathLike[str], append: bool, quote: bytes = b""):
+        """`quote`: what stands around cells in which lines may end."""
         self._path = os.fsdecode(path)
         self._file = open(path, "ab" if append else "wb", buffering=0)  # noqa: SIM115 - closed by `close`
-        if append:
-            self._end_last_line(is_cut_off, quote)
+        if append and self._file.seekable():
+            self._end_last_line(quote)
         self._lock = threading.Lock()  # of who writes: the lines of one call stay together, and each is whole
         self._lost = 0
         self._error: OSError | None = None  # the first
 
-    def _end_last_line(self, is_cut_off: Callable[[bytes], bool], quote: bytes) -> None:
-        """Removes what a process that was killed, or had no room, has left of a line. A whole line gets its end."""
-        if not self._file.seekable() or not self._file.tell():
-            return
+    def _end_last_line(self, quote: bytes) -> None:
+        """Ends the line, and the quotes, of which a process that was killed has left the beginning."""
+        line, quotes = b"\n", 0
         with open(self._path, "rb") as file:
-            file.seek(-1, os.SEEK_END)
-            if not quote and file.read() == b"\n":
-                return
-            start = _end_of_lines(file, quote)
-            file.seek(start)
-            last = file.read()
-        if last and is_cut_off(last):
-            self._file.truncate(start)
-            self._file.seek(start)
-        elif last:
-            self._file.write(b"\n")
+            for line in file:
+                quotes += line.count(quote) if quote else 0
+        if quotes % 2 or not line.endswith(b"\n"):
+            self._file.write(quote * (quotes % 2) + b"\n")
 
     def write(self, text: bytes, ends: Sequence[int]) -> None:
         """Writes so many as there is room for, and counts the others.
@@ -90,27 +78,6 @@ class LineFile:
             self._error = None
             count = errors.counted(self._lost, "line")
             raise OSError(error.errno, MSG_LOST.format(count=count, path=self._path, error=error)) from None
-
-
-def _end_of_lines(file: BinaryIO, quote: bytes) -> int:
-    """Where the last line ends that does not end within quotes."""
-    file.seek(0)
-    at = end = quotes = 0
-    for line in file:
-        at += len(line)
-        quotes += line.count(quote) if quote else 0
-        if quotes % 2 == 0 and line.endswith(b"\n"):
-            end = at
-    return end
-
-
-def is_json(text: str | bytes) -> bool:
-    """Whether this is a value of JSON, and not the beginning of one."""
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 # Batches of records, of which one that is refused keeps no other back.

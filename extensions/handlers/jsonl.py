@@ -9,7 +9,7 @@ from effects._model.plan import Piece, Plan
 from effects._model.record import Record, encode, plain
 from effects._model.site import Site
 from effects._model.text import MarkedRecord, NativeRows, joined, plan_of
-from effects.extensions.handlers.files import LineFile, each, is_json
+from effects.extensions.handlers.files import LineFile, each
 from effects.extensions.handlers.json_values import json_pieces
 
 
@@ -27,8 +27,8 @@ class JsonLinesHandler:
 
     Args:
         path: The file. One that exists is replaced.
-        append: Whether lines are added to a file that exists instead, as when a run is resumed. A record that its
-            writer has left unfinished, since it was killed or the disk was full, is removed first.
+        append: Whether lines are added to a file that exists instead, as when a run is resumed. What a
+            killed writer has left of a record stays, as a line of its own that is no JSON.
         fsync: Whether each batch is on the disk before the next is taken, so that a machine that stops loses none.
             Otherwise it is with the operating system, and only a process that stops loses none.
 
@@ -47,7 +47,7 @@ class JsonLinesHandler:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False, fsync: bool = False):
-        self._file = LineFile(path, append, _is_cut_off)
+        self._file = LineFile(path, append)
         self._fsync = fsync
         self._rows = NativeRows(_plan)
 
@@ -72,10 +72,3 @@ class JsonLinesHandler:
 def _plan(site: Site) -> Plan:
     record = MarkedRecord(site, with_header=True)
     return plan_of(site, [*json_pieces(record, record.dict_with(plain)), Piece("\n")])
-
-
-def _is_cut_off(line: bytes) -> bool:
-    return line.startswith(_BEGIN[: len(line)]) and not is_json(line)
-
-
-_BEGIN = b'{"effect": '
