@@ -199,11 +199,10 @@ def call_handler(
     *,
     has_side_effect: bool,
     aliases: dict[int, int] | None = None,
-    layouts: tuple[Sequence[Any], Sequence[Any]] | None = None,
 ) -> Sequence[Any]:
     """Calls a handler of XLA's FFI. `aliases`: which operands are which results. The runtime's own tokens have no
-    memory, and XLA cannot compile for GPUs what gives them an alias, so that these are left out. `layouts`: of
-    operands and of results, the axes of each, the one that varies slowest first; without them all are row-major.
+    memory, and XLA cannot compile for GPUs what gives them an alias, so that these are left out. Operands and results
+    are row-major.
 
     `jax.ffi.ffi_lowering` does the same and more, and takes five times as long; a program may have a great many calls.
     """
@@ -211,9 +210,7 @@ def call_handler(
     if not all(core.is_constant_shape(_shape(aval)) for aval in ctx.avals_out):
         shapes = [mlir.eval_dynamic_shape_as_ivals(ctx, _shape(aval)) for aval in ctx.avals_out]
         sizes = [mlir.shape_tensor(ctx.module_context, shape) for shape in shapes]
-    if layouts is None:
-        layouts = [_row_major(aval) for aval in ctx.avals_in], [_row_major(aval) for aval in ctx.avals_out]
-    inputs, outputs = (tuple([tuple(axes) for axes in each]) for each in layouts)
+    inputs, outputs = (tuple([len(_shape(aval)) for aval in avals]) for avals in (ctx.avals_in, ctx.avals_out))
     same = tuple((at, to) for at, to in (aliases or {}).items() if ctx.avals_out[to] is not abstract_token)
     key = target, has_side_effect, same, inputs, outputs, len(sizes)
     known = ctx.module_context.cached_primitive_lowerings.setdefault(call_handler, {})
@@ -231,20 +228,20 @@ def _attributes_of_calls(
     target: str,
     has_side_effect: bool,
     aliases: Sequence[tuple[int, int]],
-    inputs: Sequence[Sequence[int]],
-    outputs: Sequence[Sequence[int]],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
     num_sizes: int,
 ) -> dict[str, Any]:
-    """The attributes that all calls of a handler have which differ in their configuration alone. `num_sizes`: how many
-    sizes of results come behind the operands."""
+    """The attributes that all calls of a handler have which differ in their configuration alone. `inputs`, `outputs`:
+    the ranks of operands and results. `num_sizes`: how many sizes of results come behind the operands."""
     attributes = {
         "call_target_name": ir.StringAttr.get(target),
         "has_side_effect": ir.BoolAttr.get(has_side_effect),
         "backend_config": ir.StringAttr.get(""),
         "api_version": mlir.i32_attr(1),
         "called_computations": ir.ArrayAttr.get([]),
-        "operand_layouts": _layouts([*inputs, *[(0,)] * num_sizes]),
-        "result_layouts": _layouts(outputs),
+        "operand_layouts": _row_major([*inputs, *[1] * num_sizes]),
+        "result_layouts": _row_major(outputs),
     }
     if aliases:
         attributes["output_operand_aliases"] = ir.ArrayAttr.get(
@@ -259,10 +256,11 @@ def _attributes_of_calls(
     return attributes
 
 
-def _layouts(axes: Sequence[Sequence[int]]) -> Any:
-    """`axes`: of each value, the one that varies slowest first."""
+def _row_major(ranks: Sequence[int]) -> Any:
+    """The layouts of values of these ranks: the axes, the one that varies fastest first."""
+    axes = (np.arange(rank, dtype=np.int64)[::-1] for rank in ranks)
     index = ir.IndexType.get()
-    return ir.ArrayAttr.get([ir.DenseIntElementsAttr.get(np.array(each[::-1], np.int64), type=index) for each in axes])
+    return ir.ArrayAttr.get([ir.DenseIntElementsAttr.get(np.ascontiguousarray(each), type=index) for each in axes])
 
 
 _GPUS = ("cuda", "rocm")
@@ -319,11 +317,6 @@ def missing_platform(ctx: Any) -> str | None:
 
 def _shape(aval: Any) -> tuple[Any, ...]:
     return () if aval is abstract_token else aval.shape
-
-
-def _row_major(aval: Any) -> Sequence[int]:
-    """The axes, the one that varies slowest first."""
-    return range(len(_shape(aval)))
 
 
 def _attribute(value: Any) -> Any:

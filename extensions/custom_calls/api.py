@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax
+from effects import _jax, _removed
 from effects._api.print import PRINT
 from effects._model.effect import Effect, named_effect
 from effects._model.filter import NO_LEVEL
@@ -94,13 +94,9 @@ MSG_CUSTOM_RESULT = (
     "The custom call `{target}` at {where} was given {given} among its results. A result is described by an object "
     "with `shape` and `dtype`. Pass `jax.ShapeDtypeStruct(shape, dtype)`, or an array of that shape and type."
 )
-MSG_CUSTOM_LAYOUT = (
-    "`fx.custom_call` at {where} was given {given} as `{name}`. There is one layout for each flat array, None or all "
-    "its axes from the slowest to the fastest. Pass a sequence for arrays with {ranks} axes."
-)
 MSG_CUSTOM_ALIAS = (
     "`fx.custom_call` at {where} was asked to give {operand} and {result} the same memory. An operand and a result, "
-    "counted in flat order from 0, can share it if their shapes, types and layouts are the same. Change "
+    "counted in flat order from 0, can share it if their shapes and types are the same. Change "
     "`input_output_aliases`."
 )
 MSG_CUSTOM_ALIASES = (
@@ -114,6 +110,7 @@ MSG_CUSTOM_VMAP_METHOD = (
 
 
 @_jax.for_users
+@_removed.without_arguments("fx.custom_call", "input_layouts", "output_layouts")
 def custom_call(
     target: str,
     result_shape_dtypes: Any,
@@ -122,14 +119,12 @@ def custom_call(
     effect: Effect | str | None = None,
     scratch: Any = (),
     input_output_aliases: Mapping[int, int] | None = None,
-    input_layouts: Sequence[Any] | None = None,
-    output_layouts: Sequence[Any] | None = None,
     vmap_method: str | None = None,
     **attributes: Any,
 ) -> Any:
     """Calls a native function that `register_custom_call` has made known.
 
-    The function gets the operands, each a buffer, and writes the results. Pytrees are flattened as `jax.tree.leaves`
+    The function gets the operands, each a buffer in row-major order, and writes the results. Pytrees are flattened as `jax.tree.leaves`
     does, nested tuples depth first. Inside `fx.jit` an error that it returns, or a C++ exception, is raised as
     `CustomCallError` by the thread's next call, which is not made, or by the barrier; or by the call of the program, if
     that is over when its call returns.
@@ -144,8 +139,6 @@ def custom_call(
         scratch: A pytree of objects with `shape` and `dtype`: memory for the function to work in, given to it behind
             the results, and dropped.
         input_output_aliases: Which operand is the memory of which result, both counted in flat order.
-        input_layouts, output_layouts: For each flat operand or result the axes from the one that varies slowest, or
-            None for row-major order. As for `jax.ffi.ffi_call`.
         vmap_method: What becomes of the call under `vmap`, as for `jax.ffi.ffi_call`.
         **attributes: What the function gets beside operands: numbers, strings, bytes, arrays, dictionaries of these.
 
@@ -157,25 +150,25 @@ def custom_call(
         TypeError, ValueError: while tracing, if an argument is not what its description above asks for.
 
     Example:
-        A handler that comes with JAX. It reads and writes columns, in place, and says whether it could.
+        A handler that comes with JAX. It factors a symmetric matrix in place, and says whether it could. It takes rows
+        for columns, and so the lower triangle for the upper one.
 
         >>> import effects as fx, jax, jax.numpy as jnp, numpy as np
         >>> from jaxlib.cpu import _lapack
         >>> _lapack.initialize()
         >>> fx.register_custom_call("cholesky", _lapack.registrations()["lapack_spotrf_ffi"])
-        >>> columns, status = (1, 0), jax.ShapeDtypeStruct((), jnp.int32)
+        >>> status = jax.ShapeDtypeStruct((), jnp.int32)
         >>> @fx.jit
         ... def cholesky(x):
         ...     factor, failed = fx.custom_call(
-        ...         "cholesky", (x, status), x, uplo=np.uint8(ord("L")),
-        ...         input_layouts=[columns], output_layouts=[columns, ()], input_output_aliases={0: 0},
+        ...         "cholesky", (x, status), x, uplo=np.uint8(ord("U")), input_output_aliases={0: 0}
         ...     )
         ...     return jnp.tril(factor), failed
         >>> cholesky(jnp.array([[4.0, 2.0], [2.0, 5.0]]))
         (Array([[2., 0.],
                [1., 2.]], dtype=float32), Array(0, dtype=int32))
     """
-    where = where_called()
+    where = where_called(2)  # past `without_arguments`
     if not isinstance(target, str):
         raise TypeError(MSG_TARGET_NAME.format(name=errors.shown(target)))
     if not platforms_of(target):
@@ -187,17 +180,11 @@ def custom_call(
     results, tree = jax.tree.flatten(result_shape_dtypes)
     shapes = [_shape_of(shape, target, where) for shape in results]
     temporary = [_shape_of(shape, target, where) for shape in jax.tree.leaves(scratch)]
-    layouts = (
-        _layouts_of(input_layouts, [x.shape for x in arrays], "input_layouts", where),
-        _layouts_of(output_layouts, [x.shape for x in shapes], "output_layouts", where)
-        + tuple(_row_major(x.shape) for x in temporary),
-    )
     outs = custom_call_p.bind(
         *arrays,
         site=_site(target, None if effect is None else named_effect("fx.custom_call", where, effect), where),
         results=tuple(shapes + temporary),
-        aliases=_aliases_of(input_output_aliases, arrays, shapes, layouts, where),
-        layouts=layouts,
+        aliases=_aliases_of(input_output_aliases, arrays, shapes, where),
         vmap_method=vmap_method,
         attributes=Attributes(attributes, where),
         masked=False,
@@ -251,32 +238,7 @@ def _shape_of(shape: Any, target: str, where: Where) -> Any:
     return _jax.ShapedArray(dims, dtype)
 
 
-def _row_major(shape: Sequence[Any]) -> tuple[int, ...]:
-    return tuple(range(len(shape)))
-
-
-def _layouts_of(given: Any, shapes: Sequence[Any], name: str, where: Where) -> tuple[tuple[int, ...], ...]:
-    """The axes of each array, the one that varies slowest first."""
-    if given is None:
-        return tuple(map(_row_major, shapes))
-    try:
-        layouts = [getattr(layout, "major_to_minor", layout) for layout in given]
-        taken = [
-            _row_major(shape) if layout is None else tuple(map(int, layout))
-            for layout, shape in zip(layouts, shapes, strict=True)
-        ]
-        if any(sorted(layout) != list(_row_major(shape)) for layout, shape in zip(taken, shapes, strict=True)):
-            raise ValueError
-    except Exception:
-        ranks = ", ".join(str(len(shape)) for shape in shapes) or "none"
-        given = errors.shown(given)
-        raise ValueError(MSG_CUSTOM_LAYOUT.format(where=where, name=name, given=given, ranks=ranks)) from None
-    return tuple(taken)
-
-
-def _aliases_of(
-    given: Any, operands: Sequence[Any], results: Sequence[Any], layouts: Any, where: Where
-) -> tuple[tuple[int, int], ...]:
+def _aliases_of(given: Any, operands: Sequence[Any], results: Sequence[Any], where: Where) -> tuple[tuple[int, int], ...]:
     aliases = []
     if not isinstance(given, (Mapping, type(None))):
         raise TypeError(MSG_CUSTOM_ALIASES.format(where=where, given=errors.shown(given)))
@@ -287,7 +249,6 @@ def _aliases_of(
                 and 0 <= result < len(results)
                 and operands[operand].shape == results[result].shape
                 and operands[operand].dtype == results[result].dtype
-                and layouts[0][operand] == layouts[1][result]
             )
         except TypeError:
             fits = False

@@ -67,7 +67,6 @@ def _custom_call_batch(
     dims: Sequence[Any],
     *,
     results: Any,
-    layouts: Any,
     lanes: Any,
     lanes_of: Any,
     **params: Any,
@@ -76,7 +75,7 @@ def _custom_call_batch(
     mapped = [dim is not None for dim in dims]
     bind = functools.partial(custom_call_p.bind, **params)
     if not any(mapped) and (not message_of(site).has_effect or _jax.is_axis_of_tangents(axis_data)):
-        outs = bind(*operands, results=results, layouts=layouts, lanes=lanes, lanes_of=lanes_of)
+        outs = bind(*operands, results=results, lanes=lanes, lanes_of=lanes_of)
         return outs, [None] * len(outs)
     if method is None:
         raise NotImplementedError(MSG_CUSTOM_VMAP.format(target=site.content.title, where=site.where))
@@ -86,21 +85,16 @@ def _custom_call_batch(
     # One by one, in the order of the lanes, the outermost first: that is known when the program is complete.
     if method.startswith("sequential") or lanes or (masked and mapped[0]):
         lanes_of = tuple((m, *differs) for m, differs in zip(mapped, lanes_of, strict=True))
-        outs = bind(*moved, results=results, layouts=layouts, lanes=(size, *lanes), lanes_of=lanes_of)
+        outs = bind(*moved, results=results, lanes=(size, *lanes), lanes_of=lanes_of)
         return outs, [0] * len(outs)
     mask, moved, mapped = moved[:masked], moved[masked:], mapped[masked:]
     if method != "legacy_vectorized":
         length = size if method == "broadcast_all" else 1
         moved = [x if m else jnp.broadcast_to(x, (length, *x.shape)) for x, m in zip(moved, mapped, strict=True)]
-        mapped = [True] * len(moved)
     outs = bind(
         *mask,
         *moved,
         results=tuple(_mapped(result, (size,)) for result in results),
-        layouts=(
-            tuple(_with_lanes(layout) if m else layout for layout, m in zip(layouts[0], mapped, strict=True)),
-            tuple(map(_with_lanes, layouts[1])),
-        ),
         lanes=lanes,
         lanes_of=lanes_of,
     )
@@ -144,10 +138,6 @@ def _by_lane(x: Any, lanes: tuple[int, ...], differs: tuple[bool, ...]) -> Any:
     inner = x.shape[sum(differs) :]
     own = [size if d else 1 for size, d in zip(lanes, differs, strict=True)]
     return jnp.broadcast_to(x.reshape(*own, *inner), (*lanes, *inner)).reshape(math.prod(lanes), *inner)
-
-
-def _with_lanes(layout: tuple[int, ...]) -> tuple[int, ...]:
-    return (0, *(axis + 1 for axis in layout))
 
 
 _jax.ad.primitive_jvps[custom_call_p] = _custom_call_jvp

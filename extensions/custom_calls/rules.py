@@ -84,8 +84,8 @@ def call_handler(
     start: Any = None,
     has_side_effect: bool,
     site: Site,
+    results: Sequence[Any],
     aliases: Any,
-    layouts: Any,
     attributes: Attributes,
     **_: Any,
 ) -> Sequence[Any]:
@@ -97,10 +97,9 @@ def call_handler(
     devices = _jax.automatic_devices(ctx)
     site = of_processes(ctx, site) if devices else site
     register_site(ctx, site)
-    inputs, outputs = layouts
     on_host = PLATFORMS[platform].tokens_on_host
     on_device = not on_host and calls_handlers(ctx)
-    more = token or (_NOTHING,) * (len(outputs) > 1)
+    more = token or (_NOTHING,) * (len(results) > 1)
     if start is not None:
         token = (*token, ctx.avals_out[-1])
         more = (start.ticket, *token)
@@ -121,19 +120,17 @@ def call_handler(
         Attribute.KEPT: np.array(start.kept if start is not None else (), np.int64),
         Attribute.DESCRIPTION: site.description,
     }
-    own_results = len(outputs) + len(more) - len(token)  # the tokens come last
-    layouts_of_more = tuple(tuple(range(getattr(aval, "ndim", 0))) for aval in more)
+    own_operands, own_results = (n - len(token) for n in (len(operands), len(results) + len(more)))  # tokens come last
     outs = emit_call(
-        ctx.replace(avals_out=[*ctx.avals_out[: len(outputs)], *more]),
+        ctx.replace(avals_out=[*ctx.avals_out[: len(results)], *more]),
         CUSTOM_CALL_TARGET,
         operands,
         {**attributes.values, Attribute.OURS: ours},
         replicated=bool(devices or _jax.replicas_per_group(ctx)),
         has_side_effect=has_side_effect,
-        aliases=dict([*aliases, *((len(inputs) + i, own_results + i) for i in range(len(token)))]),
-        layouts=((*inputs, *layouts_of_more[len(more) - len(token) :]), (*outputs, *layouts_of_more)),
+        aliases=dict([*aliases, *((own_operands + i, own_results + i) for i in range(len(token)))]),
     )
-    return outs[: own_results + len(token)] if token else outs[: len(outputs)]
+    return outs[: own_results + len(token)] if token else outs[: len(results)]
 
 
 _NOTHING = _jax.ShapedArray((0,), np.uint8)

@@ -223,11 +223,6 @@ WRONG = {
         ValueError,
         "several operands",
     ),
-    "layout": (
-        lambda: fx.custom_call("test.add", X, X, input_layouts=[(1, 0)]),
-        ValueError,
-        "`input_layouts`.*with 1 axes",
-    ),
     "attribute": (lambda: fx.custom_call("test.add", X, X, by=object()), TypeError, "as the attribute `by`"),
     "traced attribute": (
         lambda: jax.jit(lambda x: fx.custom_call("test.add", x, x, by=x))(X),
