@@ -73,11 +73,7 @@ _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "errors": ("next_call", _choice("next_call", "barrier"), "'next_call' or 'barrier'"),
     "bounds_checks": (False, _flag, "true or false (in the environment 1 or 0)"),
     "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
-    "jax_effects": (
-        "program_order",
-        _choice("program_order", "as_written", "jax"),
-        "'program_order', 'as_written' or 'jax'",
-    ),
+    "jax_effects": ("program_order", _choice("program_order", "jax"), "'program_order' or 'jax'"),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
     "stall_seconds": (10.0, _seconds, "a number of seconds, at least 0.1"),
     "stall_fail_seconds": (30.0, _seconds, "a number of seconds, at least 0.1; `inf` for never"),
@@ -108,9 +104,9 @@ class Config:
     - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
       no barrier has reported; 0 lets it be.
     - `jax_effects` (`EFFECTS_JAX_EFFECTS`): what `jax.debug.print`, `jax.debug.callback`, `jax.debug.log` and
-      `io_callback` are inside `fx.jit`. `"program_order"`: effects like ours, all of them in program order;
-      `"as_written"`: effects like ours, in no order without `ordered=True`; `"jax"`: what JAX's transformations make of
-      them, in no order without `ordered=True`. Counts for functions traced afterwards.
+      `io_callback` are inside `fx.jit`. `"program_order"`: effects like ours, all of them in program order; `"jax"`:
+      what JAX's transformations make of them, in no order without `ordered=True`. Counts for functions traced
+      afterwards.
     - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
       on platforms without a native handler. Counts for programs lowered afterwards.
     - `stall_seconds` (`EFFECTS_STALL_SECONDS`): how long nothing must have been published, replayed, answered or

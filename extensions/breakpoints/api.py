@@ -81,7 +81,7 @@ def breakpoint(when: Any = None) -> None:
     _stop(when)
 
 
-def _stop(when: Any, at_most: int = MOST_FRAMES, effect: Effect = BREAKPOINT) -> None:
+def _stop(when: Any, at_most: int = MOST_FRAMES) -> None:
     """Has the program wait at the user's line, where `when` holds."""
     frames, values = take_frames(sys._getframe(), at_most)
     where = Where(frames[0].file, frames[0].line, frames[0].function)
@@ -92,7 +92,7 @@ def _stop(when: Any, at_most: int = MOST_FRAMES, effect: Effect = BREAKPOINT) ->
         return np.int32(0)
 
     content = _Stop(HostFunction(wait, name="fx.breakpoint"), (_NOTHING,), jax.tree.structure(0), pass_record=True)
-    bind_where(when, operands, Site(effect, content, leaves, tree, where, filter=NO_LEVEL), "fx.breakpoint")
+    bind_where(when, operands, Site(BREAKPOINT, content, leaves, tree, where, filter=NO_LEVEL), "fx.breakpoint")
 
 
 def _ask(frames: list[Frame], record: Record) -> None:
@@ -117,11 +117,9 @@ def _ask(frames: list[Frame], record: Record) -> None:
 def _stopping(breakpoint: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(breakpoint)
     def stop_here(*, num_frames: int | None = None, ordered: bool = False, **options: Any) -> Any:
-        if (setting := _jax.binding_callbacks.value) is None or _jax.is_left_to_jax() or options:
+        if not _jax.binding_callbacks.value or _jax.is_left_to_jax() or options:
             return breakpoint(num_frames=num_frames, ordered=ordered, **options)
-        is_ordered = ordered or setting == "program_order"
-        effect = BREAKPOINT if is_ordered else BREAKPOINT.unordered()
-        _stop(None, at_most=num_frames or MOST_FRAMES, effect=effect)
+        _stop(None, at_most=num_frames or MOST_FRAMES)
 
     stop_here.__module__ = __name__
     return stop_here

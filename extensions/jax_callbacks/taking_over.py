@@ -58,7 +58,7 @@ class JaxCallbacks(Others):
         """While a function is traced for `fx.jit`, JAX's own callbacks are bound as effects of ours, unless the setting
         `jax_effects` keeps JAX's semantics. Where jit is disabled they happen at once, as in JAX."""
         keeps_jaxs = config.jax_effects == "jax" or jax.config.jax_disable_jit
-        return _jax.binding_callbacks(None if keeps_jaxs else config.jax_effects)
+        return _jax.binding_callbacks(None if keeps_jaxs else True)
 
     def tracing_inside(self) -> AbstractContextManager[Any]:
         """Plain `jax.jit` around a function of `fx.jit` has JAX's own."""
@@ -85,15 +85,17 @@ def _binding_ours(bind: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(bind)
     def bind_ours(*args: Any, **params: Any) -> Any:
-        if (setting := _jax.binding_callbacks.value) is None or _jax.is_left_to_jax():
+        if not _jax.binding_callbacks.value or _jax.is_left_to_jax():
             return bind(*args, **params)
-        return bind_effect(primitive, args, params, setting == "program_order")
+        return bind_effect(primitive, args, params)
 
     bind_ours.__module__ = __name__
     return bind_ours
 
 
-def bind_effect(primitive: Any, args: Sequence[Any], params: dict[str, Any], in_program_order: bool) -> list[Any]:
+def bind_effect(
+    primitive: Any, args: Sequence[Any], params: dict[str, Any], in_program_order: bool = True
+) -> list[Any]:
     """Binds a callback of JAX's as an effect of ours. Unless `in_program_order`, one without `ordered=True` has no
     order."""
     operands, site = _take_over(primitive, args, params, in_program_order)

@@ -246,7 +246,7 @@ def test_sharded(sharded):
     assert output_of(fx.jit, lambda x: jax.debug.print("{}", x), sharded) == f"{whole}\n"
 
 
-@pytest.mark.parametrize("setting", ["program_order", "as_written", "jax"])
+@pytest.mark.parametrize("setting", ["program_order", "jax"])
 def test_results_of_sharded_programs(sharded, setting):
     """Over several devices a callback's results are those of one call, with an order or without."""
     result = jax.ShapeDtypeStruct((2,), jnp.int4)
