@@ -54,12 +54,6 @@ MSG_PARTLY_OF_PROCESSES = (
     "One of the devices that are replicas of each other publishes for them, and a process hears only its own. Name all "
     "axes in `axis_names`, or move the effect out."
 )
-MSG_MESH_ELSEWHERE = (
-    "Effect {effects} at {where} is in a `jax.shard_map` over an abstract mesh, of {mesh} devices, and the program was "
-    "called for {devices}. Every device of the mesh has a token of the program, which lies on the devices that the "
-    "program is called for. Put an argument on all of them (`jax.device_put(x, jax.NamedSharding(mesh, spec))`), or "
-    "call the program inside `jax.set_mesh(mesh)`, with a mesh that has devices."
-)
 
 
 enter_p: _jax.Primitive = _jax.Primitive("enter")
@@ -72,27 +66,6 @@ asynchronous operations only."""
 leave_p: _jax.Primitive = _jax.Primitive("leave")
 leave_p.multiple_results = True
 """(*tokens, *tokens at the entry) -> the tokens with which all devices go on."""
-
-
-check_mesh_p: _jax.Primitive = _jax.Primitive("check_mesh")
-"""token -> token. Lowering it checks that the program runs on all devices of a region's mesh."""
-
-
-@check_mesh_p.def_abstract_eval
-def _check_mesh_abstract_eval(token: Any, **_: Any) -> Any:
-    return token
-
-
-def _check_mesh_lowering(ctx: Any, token: Any, *, mesh: Any, names: str, where: str) -> Any:
-    """Raises unless the program is for as many devices as an abstract mesh, which does not say which they are, has."""
-    devices = _jax.devices_of_program(ctx)
-    if devices is not None and devices != mesh.size:
-        message = MSG_MESH_ELSEWHERE.format(effects=names, where=where, mesh=mesh.size, devices=devices)
-        raise ValueError(message)
-    return [token]
-
-
-_jax.mlir.register_lowering(check_mesh_p, _check_mesh_lowering)
 
 
 @enter_p.def_abstract_eval
@@ -129,9 +102,6 @@ def _shard_map_token_rule(
         message, has_effects = refused
         names, where = _described(ctx, has_effects)
         raise errors.MissingTokenRule(message.format(effects=names, where=where))
-    if _jax.is_abstract(mesh) and not mesh.manual_axes:
-        first, (names, where) = next(iter(tokens)), _described(ctx, jaxpr)
-        tokens = {**tokens, first: check_mesh_p.bind(tokens[first], mesh=mesh, names=names, where=where)}
     keys = sorted(tokens, key=lambda key: not is_numbered(key))
     region = region_of(ctx, {key: tokens[key] for key in keys}, jaxpr, mesh, newly_manual_axes, check_vma, counts)
     everywhere = (PartitionSpec(),) * len(keys)

@@ -114,12 +114,10 @@ from effects._jax.lowering import axes_of_same as axes_of_same
 from effects._jax.lowering import boolean as boolean
 from effects._jax.lowering import call_handler as call_handler
 from effects._jax.lowering import call_partitioned as call_partitioned
-from effects._jax.lowering import devices_of_program as devices_of_program
 from effects._jax.lowering import devices_of_region as devices_of_region
 from effects._jax.lowering import differs as differs
 from effects._jax.lowering import element_type as element_type
 from effects._jax.lowering import inside_region as inside_region
-from effects._jax.lowering import is_abstract as is_abstract
 from effects._jax.lowering import is_collective as is_collective
 from effects._jax.lowering import is_for_export as is_for_export
 from effects._jax.lowering import is_for_several_devices as is_for_several_devices

@@ -151,21 +151,11 @@ def is_in_region_over_some_axes() -> bool:
     return bool(mesh.manual_axes) and bool(region_axes(mesh, ())[1])
 
 
-def is_abstract(mesh: Any) -> bool:
-    """Whether a mesh does not say which its devices are."""
-    return isinstance(mesh, jax.sharding.AbstractMesh)
-
-
 def automatic_devices(ctx: Any) -> int:
     """How many devices run this program where XLA's partitioner decides what of it runs where; else 0."""
     axis_context = ctx.module_context.axis_context
     devices = getattr(axis_context, "num_devices", 1)
     return devices if devices > 1 and not getattr(axis_context, "manual_axes", None) else 0
-
-
-def devices_of_program(ctx: Any) -> int | None:
-    """How many devices run this program, outside of its per-device regions; None if that is open."""
-    return getattr(ctx.module_context.axis_context, "num_devices", None)
 
 
 def is_for_several_devices(ctx: Any) -> bool:
