@@ -78,22 +78,6 @@ def _anchors(divide: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-def _stays(drop: Callable[..., Any]) -> Callable[..., Any]:
-    """A rematerialized region with effects, when JAX drops what is not used."""
-
-    def rule(used: list[bool], eqn: Any) -> tuple[list[bool], Any]:
-        used_operands, left = drop(used, eqn)
-        if left is None and has_effects(eqn.params["jaxpr"]):
-            return [True] * len(eqn.invars), eqn
-        return used_operands, left
-
-    return rule
-
-
-if _jax.unused_remat_is_dropped:
-    patches.implements("unused remat")(_stays)
-
-
 patches.implements("hoisting from scans")(_jax.hoisting_unless(has_effects))
 
 

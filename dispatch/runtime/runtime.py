@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from numbers import Real
 from time import monotonic
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from effects import _errors as errors
 from effects import _jax

@@ -172,7 +172,6 @@ from effects._jax.primitives import scan_p as scan_p
 from effects._jax.primitives import select as select
 from effects._jax.primitives import select_n as select_n
 from effects._jax.primitives import shard_map_p as shard_map_p
-from effects._jax.primitives import unused_remat_is_dropped as unused_remat_is_dropped
 from effects._jax.primitives import while_p as while_p
 from effects._jax.primitives import with_more_outputs as with_more_outputs
 from effects._jax.primitives import with_scan_values as with_scan_values

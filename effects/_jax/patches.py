@@ -29,15 +29,7 @@ from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
 
-from effects._jax.primitives import (
-    cond_p,
-    custom_vmap_p,
-    remat_p,
-    run_state_p,
-    scan_p,
-    unused_remat_is_dropped,
-    while_p,
-)
+from effects._jax.primitives import cond_p, custom_vmap_p, run_state_p, scan_p, while_p
 
 # What a change of JAX is: the places that it changes, and the row that says why.
 
@@ -112,15 +104,12 @@ class Patch(NamedTuple):
         """The dotted names of what of JAX is changed."""
         return tuple(point.name for point in self.points)
 
-    def lines(self) -> list[tuple[str, str]]:
-        """The columns, by name, as they are printed."""
-        changes = [("changes" if i == 0 else "", name) for i, name in enumerate(self.changes)]
-        return [*changes, ("now", self.now), ("why", self.why), ("since", f"JAX {self.since}"), ("until", self.until)]
-
     def __repr__(self) -> str:
+        lines = [("changes" if i == 0 else "", name) for i, name in enumerate(self.changes)]
+        lines += [("now", self.now), ("why", self.why), ("since", f"JAX {self.since}"), ("until", self.until)]
         texts = [
             textwrap.fill(text, 110, initial_indent=f"    {name:9}", subsequent_indent=" " * 13, break_on_hyphens=False)
-            for name, text in self.lines()
+            for name, text in lines
         ]
         return "\n".join([self.name, *texts])
 
@@ -130,19 +119,6 @@ class Patches(tuple[Patch, ...]):
 
     def __repr__(self) -> str:
         return "\n\n".join([_TITLE, *map(repr, self)])
-
-    def __rich__(self) -> Any:
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        parts: list[Any] = [Text(_TITLE)]
-        for row in self:
-            grid = Table.grid("", "", padding=(0, 2, 0, 0))
-            for name, text in row.lines():
-                grid.add_row(Text(f"    {name}", "dim"), Text(text, "cyan" if name in ("changes", "") else ""))
-            parts += [Text(f"\n{row.name}", "bold"), grid]
-        return Group(*parts)
 
 
 _TITLE = f"What importing `effects` changes in JAX {jax.__version__}:"
@@ -422,18 +398,6 @@ _TABLE = (
         "0.10",
         "JAX runs the loop of the tangents without effects, or both in one loop.",
     ),
-    *(
-        Patch(
-            "unused remat",
-            (entry(pe, "dce_rules", remat_p),),
-            "A rematerialized region with effects stays in its program, whether or not its results are used.",
-            "JAX 0.10 drops one that has effects and neither operands nor results in use, where a kernel is traced or "
-            "a loop divided: a condition of its rule is the wrong way round.",
-            "0.10",
-            "No supported version of JAX is older than 0.12.",
-        )
-        for _ in range(unused_remat_is_dropped)
-    ),
     Patch(
         "effects of custom_partitioning",
         (method(custom_partitioning, "custom_partitioning_p", "abstract_eval"),),
@@ -534,7 +498,7 @@ def patches() -> Patches:
 
     Returns:
         A tuple of rows with the attributes `name`, `changes` (the names of what is changed), `now`, `why`, `since`
-        and `until`. Printed, it is the table; `rich.print` draws it.
+        and `until`. Printed, it is the table.
 
     Example:
         >>> import effects as fx

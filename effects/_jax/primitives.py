@@ -35,8 +35,6 @@ while_p = loops.while_p
 scan_p = loops.scan_p
 linear_solve_p = solves.linear_solve_p
 remat_p = ad_checkpoint.remat_p
-unused_remat_is_dropped: bool = jax.__version_info__ < (0, 12)
-"""Whether JAX drops a `remat_p` that has effects and neither operands nor results in use."""
 shard_map_p = shard_map.shard_map_p
 custom_jvp_call_p = custom_derivatives.custom_jvp_call_p
 custom_vjp_call_p = custom_derivatives.custom_vjp_call_p

@@ -124,8 +124,8 @@ def custom_call(
 ) -> Any:
     """Calls a native function that `register_custom_call` has made known.
 
-    The function gets the operands, each a buffer in row-major order, and writes the results. Pytrees are flattened as `jax.tree.leaves`
-    does, nested tuples depth first. Inside `fx.jit` an error that it returns, or a C++ exception, is raised as
+    The function gets the operands, each a buffer in row-major order, and writes the results. Pytrees are flattened as
+    `jax.tree.leaves` does, nested tuples depth first. Inside `fx.jit` an error that it returns, or a C++ exception, is raised as
     `CustomCallError` by the thread's next call, which is not made, or by the barrier; or by the call of the program, if
     that is over when its call returns.
 
@@ -238,7 +238,9 @@ def _shape_of(shape: Any, target: str, where: Where) -> Any:
     return _jax.ShapedArray(dims, dtype)
 
 
-def _aliases_of(given: Any, operands: Sequence[Any], results: Sequence[Any], where: Where) -> tuple[tuple[int, int], ...]:
+def _aliases_of(
+    given: Any, operands: Sequence[Any], results: Sequence[Any], where: Where
+) -> tuple[tuple[int, int], ...]:
     aliases = []
     if not isinstance(given, (Mapping, type(None))):
         raise TypeError(MSG_CUSTOM_ALIASES.format(where=where, given=errors.shown(given)))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
-import io
 import json
 import re
 
 import pytest
-import rich.console
 
 import effects as fx
 from effects._jax import patches
@@ -301,14 +299,10 @@ def test_nothing_else_changes_jax():
 
 
 def test_table_prints():
-    """Printed, it is readable in plain text and by rich, and says every row whole."""
+    """Printed, it is readable in plain text, and says every row whole."""
     plain = repr(fx.patches())
-    console = rich.console.Console(file=io.StringIO(), width=100)
-    console.print(fx.patches())
-    drawn = console.file.getvalue()
     assert max(map(len, plain.splitlines())) <= 120
-    for text in (plain, drawn):
-        words = re.sub(r"[\s│]+", "", text)
-        for patch in fx.patches():
-            for part in (patch.name, *patch.changes, patch.now, patch.why, patch.since, patch.until):
-                assert re.sub(r"\s+", "", part) in words
+    words = re.sub(r"\s+", "", plain)
+    for patch in fx.patches():
+        for part in (patch.name, *patch.changes, patch.now, patch.why, patch.since, patch.until):
+            assert re.sub(r"\s+", "", part) in words

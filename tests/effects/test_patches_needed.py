@@ -91,16 +91,6 @@ def _kernel(x):
     return _call(kernel, x)
 
 
-def _unused_remat():
-    """How many records a kernel gives that uses nothing of a rematerialized region."""
-
-    def kernel(x_ref, o_ref):
-        jax.checkpoint(lambda x: (fx.print("a region"), x))(x_ref[0])
-        o_ref[...] = x_ref[...]
-
-    return _records(lambda x: _call(kernel, x), jnp.ones(2))
-
-
 def _kernel_with_loop(x):
     def kernel(x_ref, o_ref):
         jax.lax.fori_loop(0, 2, lambda i, _: fx.print("{}", pl.program_id(0) + i), None)
@@ -183,7 +173,6 @@ NEEDED = {
         4,
         8,
     ),
-    **({"unused remat": (_unused_remat, 2, 0)} if _jax.unused_remat_is_dropped else {}),
     "effects of kernels": (lambda: _records_of_kernel(lambda x: (_kernel(x), x)[1], jnp.ones(2)), 2, 0),
     "bounds of kernels": (_indices_outside, 1, 0),
     "vmap of kernels": (lambda: _records(jax.vmap(lambda y: _kernel(jnp.ones(2)) + y), jnp.ones((3, 2))), 6, 2),

@@ -230,7 +230,7 @@ def test_arguments_on_devices_that_do_not_belong_together():
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_mesh_of_devices_that_the_program_is_not_called_for(devices):
-    """An abstract mesh has those that the program has. If they are not as many, JAX refuses it, with effects or without."""
+    """An abstract mesh has those of the program. If they are not as many, JAX refuses it, with effects or without."""
     mesh = mesh_over()
 
     def region(x, body=_shows_first):

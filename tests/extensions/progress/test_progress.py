@@ -142,7 +142,6 @@ def test_slowest_of_lanes():
     assert lines_of(count, jnp.array([2, 5])) == ["lanes: 2"]
 
 
-
 def test_output_that_is_closed():
     """The bar is shown where text of `print` would go, and the drain goes on."""
     program, gate = loop(20, description="closed"), threading.Event()
