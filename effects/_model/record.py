@@ -210,11 +210,6 @@ def site_of(record: Record) -> Site:
     return record._site
 
 
-def payload_of(record: Record) -> Any:
-    """The bytes of a record as its device published them, of all lanes; the values themselves if they are read."""
-    return record._payload
-
-
 def number_of_device(record: Record) -> int:
     """The number by which a record names its device. `Record.device` is the position in `jax.devices()`."""
     return record._ordinal

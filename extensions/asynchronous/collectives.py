@@ -42,8 +42,8 @@ MSG_COLLECTIVE_SIZE = (
 )
 MSG_COLLECTIVE_TO = (
     "`fx.all_gather_start` at {where} was given `to={to}`. The type of its result says that it may be another on each "
-    'device, `to="varying"`, or that it is the same on all, `to="invarying"`. Pass one of these. For `to="reduced"` give '
-    'what the done of the latter returns to `jax.lax.pcast(x, axis_name, to="reduced")`.'
+    'device, `to="varying"`, or that it is the same on all, `to="invarying"`. Pass one of these. For `to="reduced"` '
+    'give what the done of the latter returns to `jax.lax.pcast(x, axis_name, to="reduced")`.'
 )
 
 

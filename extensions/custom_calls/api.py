@@ -125,9 +125,9 @@ def custom_call(
     """Calls a native function that `register_custom_call` has made known.
 
     The function gets the operands, each a buffer in row-major order, and writes the results. Pytrees are flattened as
-    `jax.tree.leaves` does, nested tuples depth first. Inside `fx.jit` an error that it returns, or a C++ exception, is raised as
-    `CustomCallError` by the thread's next call, which is not made, or by the barrier; or by the call of the program, if
-    that is over when its call returns.
+    `jax.tree.leaves` does, nested tuples depth first. Inside `fx.jit` an error that it returns, or a C++ exception, is
+    raised as `CustomCallError` by the thread's next call, which is not made, or by the barrier; or by the call of the
+    program, if that is over when its call returns.
 
     Args:
         target: The name of the function.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import jax
 import numpy as np
 
-from effects._model.record import Record
-from effects.extensions.handlers.columns import Table, pieces_of
+from effects._model.record import Record, Records, as_numpys, is_number, site_of
+from effects._model.site import Site
 
+MSG_COLUMNS = (
+    "The event {event!r} was logged with the fields {expected}, and at {where} with {got}. The records of an event are "
+    "rows of one table, so their fields have the same names and shapes. Give the two events names of their own."
+)
 MSG_NO_EVENT = (
     "No record of the event {event!r} has come; events that have: {known}. Records come when their program has run and "
     "the drain has replayed them. Correct the name, or call `fx.effects_barrier()` first."
@@ -56,16 +61,19 @@ class ListHandler:
         Raises:
             ValueError: if no such event has come, or its fields differ in name or shape from one call to another.
         """
-        table, known = Table(event), set()
+        rows, known = list[tuple[Site, Mapping[str, np.ndarray]]](), set[str]()
         for chunk in self._chunks[:]:
-            pieces = pieces_of(chunk)
-            known |= set(pieces)
-            if event in pieces:
-                table.add(pieces[event])
-        if event not in known:
+            for site, columns in _columns(chunk):
+                known.add(name := site.content.labels["event"])
+                rows += [(site, columns)] * (name == event)
+        if not rows:
             shown = ", ".join(map(repr, sorted(known))) or "none"
             raise ValueError(MSG_NO_EVENT.format(event=event, known=shown))
-        return table.columns()
+        expected = _shown_fields(rows[0][1])
+        for site, columns in rows:
+            if (got := _shown_fields(columns)) != expected:
+                raise ValueError(MSG_COLUMNS.format(event=event, expected=expected, where=site.where, got=got))
+        return {name: _joined([columns[name] for _, columns in rows]) for name in rows[0][1]}
 
     def __len__(self) -> int:
         return sum(map(len, self._chunks))
@@ -76,3 +84,32 @@ class ListHandler:
     def clear(self) -> None:
         """Forgets what has come."""
         self._chunks, self._records, self._read = [], [], 0
+
+
+def _columns(records: Sequence[Record]) -> Iterator[tuple[Site, Mapping[str, np.ndarray]]]:
+    """The fields of records of logs, the records being the first axis: of all together if they are of one site, else of
+    each."""
+    if isinstance(records, Records) and (columns := records.columns()) is not None:
+        if (site := records.only_site) is not None and "event" in site.content.labels:
+            yield site, columns
+        return
+    for record in records:
+        if record.event is not None:
+            leaves = jax.tree.leaves((record.args, record.fields))
+            names = (site := site_of(record)).leaf_names
+            yield site, {name: np.asarray(leaf)[None] for name, leaf in zip(names, leaves, strict=True)}
+
+
+def _shown_fields(columns: Mapping[str, np.ndarray]) -> str:
+    shapes = {name: list(column.shape[1:]) for name, column in columns.items()}
+    return ", ".join(f"`{name}`{shape or ''}" for name, shape in shapes.items()) or "none"
+
+
+def _joined(columns: list[np.ndarray]) -> np.ndarray:
+    """Columns one below the other, in memory of their own."""
+    if len({is_number(column.dtype) for column in columns}) > 1:
+        columns = [column.astype(object) for column in columns]  # numbers do not become text
+    try:
+        return np.concatenate(columns)
+    except TypeError:  # two types of which neither holds the other, such as bfloat16 and float16
+        return np.concatenate([as_numpys(column) for column in columns])
