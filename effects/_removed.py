@@ -71,7 +71,6 @@ REMOVED: dict[str, str] = {
         ("fx.custom_call(input_layouts=)", "fx.custom_call(output_layouts=)"),
         "Buffers are row-major: give a handler that takes columns `jnp.swapaxes(x, -1, -2)`, and swap what it returns.",
     ),
-    "fx.Effect(allowed_in=)": "Leave it out: an effect may appear everywhere.",
     "fx.config.cells": (
         "A cell ends when its effects are visible. Call a program in a thread of its own where its cell is not to wait "
         "for it."

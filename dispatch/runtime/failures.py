@@ -221,17 +221,19 @@ class LeftOut:
             else f"{' and '.join(counts)} effects, from {first} on"
         )
 
-    def by_line(self, most: int = 8) -> str:
+    def by_line(self) -> str:
         """How many of which effect, for each line."""
-        lines = [f"{count} `{effect}` at {where}" for (effect, where), count in self._counts.items()]
-        return shown_list(lines, most)
+        return shown_list(f"{count} `{effect}` at {where}" for (effect, where), count in self._counts.items())
 
 
-def shown_list(things: Iterable[Any], most: int = 8) -> str:
+_SHOWN = 8
+
+
+def shown_list(things: Iterable[Any]) -> str:
     """The first few of them, and how many there are more."""
     shown = [str(thing) for thing in things]
-    more = [f"{len(shown) - most} more"] if len(shown) > most else []
-    return ", ".join([*shown[:most], *more])
+    more = [f"{len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
+    return ", ".join([*shown[:_SHOWN], *more])
 
 
 # What effects of one program raised on the host, and what became of the others.

@@ -26,9 +26,14 @@ MSG_CALLBACK_NOT_CALLABLE = (
     "`{call}` at {where} was given {fn} as its function. What is called back is a function, or anything else that can "
     "be called. Pass the function first, and what it returns behind it: `{call}(fn, shapes, x)`."
 )
-MSG_CALLBACK_ASYNC = (
-    "`{call}` at {where} was given `{name}`, which is an `async def` function. What is called back runs when it is "
-    "called, and a coroutine does not. Pass a function that runs it, say `lambda *args: asyncio.run({name}(*args))`."
+MSG_CALLBACK_RUNS_LATER = (
+    "`{call}` at {where} was given `{name}`, which is {kind} function. What is called back runs when it is called, and "
+    "{what} does not. Pass a function that runs it{example}."
+)
+_RUN_LATER: tuple[tuple[Callable[[Any], bool], str, str, str], ...] = (
+    (inspect.iscoroutinefunction, "an `async def`", "a coroutine", "asyncio.run({name}(*args))"),
+    (inspect.isgeneratorfunction, "a generator", "a generator", "list({name}(*args))[-1]"),
+    (inspect.isasyncgenfunction, "an asynchronous generator", "such a generator", ""),
 )
 MSG_CALLBACK_ARGUMENTS = (
     "`{call}` at {where} cannot call `{name}` with what it was given: {why}. It is called with the arguments behind "
@@ -127,8 +132,8 @@ def callback(
         None, or arrays as in `result_shape_dtypes`.
 
     Raises:
-        TypeError: while tracing, if the function cannot be called with these arguments or is an `async def`, a result
-            has no shape, or an argument is none.
+        TypeError: while tracing, if the function cannot be called with these arguments, or is an `async def` or a
+            generator function, a result has no shape, or an argument is none.
 
     Example:
         >>> import effects as fx, jax, numpy as np
@@ -181,8 +186,11 @@ def check_function(call: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
     if not callable(fn):
         raise TypeError(MSG_CALLBACK_NOT_CALLABLE.format(call=call, where=where, fn=errors.shown(fn)))
     name = function_name(fn)
-    if any(inspect.iscoroutinefunction(called) for called in (fn, type(fn).__call__)):
-        raise TypeError(MSG_CALLBACK_ASYNC.format(call=call, where=where, name=name))
+    for is_one, kind, what, runs in _RUN_LATER:
+        if any(is_one(called) for called in (fn, type(fn).__call__)):
+            shown = {"call": call, "where": where, "name": name, "kind": kind, "what": what}
+            example = f", say `lambda *args: {runs.format(name=name)}`" * bool(runs)
+            raise TypeError(MSG_CALLBACK_RUNS_LATER.format(example=example, **shown))
     if why := _why_not(fn, args, kwargs):
         record = " and `record`" if "record" in kwargs else ""
         signature = _signature(fn)

@@ -295,10 +295,10 @@ def hold_weakly_in_caches(type_: type) -> None:
     weakref_cache_key_types.add(type_)
 
 
-def need_devices(primitives: Sequence[Primitive], always: bool = False) -> None:
-    """Lets programs with these be lowered for the devices that they are to run on, where there are several processes
-    or `always`. Else JAX lowers a program for any so many devices."""
-    if always or jax.process_count() > 1:
+def need_devices(primitives: Sequence[Primitive]) -> None:
+    """Lets programs with these be lowered for the devices that they are to run on, where there are several processes.
+    Else JAX lowers a program for any so many devices."""
+    if jax.process_count() > 1:
         dispatch.prim_requires_devices_during_lowering.update(primitives)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-from effects import _jax, _removed
+from effects import _jax
 from effects._model.wire import DOMAIN_BITS
 
 MSG_EFFECT_NAME = (
@@ -76,9 +76,6 @@ class Effect(_jax.JaxEffect):
     def unordered(self) -> Effect:
         """The same effect without its order."""
         return dataclasses.replace(self, ordered=False)
-
-
-Effect.__init__ = _removed.without_arguments("fx.Effect", "allowed_in")(Effect.__init__)  # type: ignore[method-assign]
 
 
 @functools.cache

@@ -59,16 +59,12 @@ FIRST_NESTED_THREAD = 1 << 23
 """The drain's threads have numbers from below `PLACED_THREAD` down, and the user's from 1 up, to here."""
 
 
-def stream_of(thread: int, domain: int = 0) -> int:
-    return thread << DOMAIN_BITS | domain
+def stream_of(thread: int) -> int:
+    return thread << DOMAIN_BITS
 
 
 def thread_of(stream: int) -> int:
     return stream >> DOMAIN_BITS
-
-
-def domain_of(stream: int) -> int:
-    return stream & ((1 << DOMAIN_BITS) - 1)
 
 
 def in_region(phase: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -37,11 +36,6 @@ MSG_ASYNC_RESULT = (
 MSG_NO_FUTURE = (
     "`fx.{call}` at {where} was given {given}. It takes the future that a start gave, which is done once. Pass what "
     "`fx.async_start` or one of its siblings returned."
-)
-MSG_GENERATOR = (
-    "`fx.async_callback` at {where} was given `{name}`, which is a generator function. The results are those that the "
-    "function returns, and a call of a generator function runs nothing of it. Return the results in place of yielding "
-    "them, or pass a function that runs it, say `lambda *args: list({name}(*args))[-1]`."
 )
 
 register_effect(ASYNC)
@@ -282,8 +276,6 @@ def async_callback(
     where = where_called()
     check_function("fx.async_callback", fn, operands, {}, where)
     function = HostFunction.of(fn)
-    if any(inspect.isgeneratorfunction(called) for called in (fn, type(fn).__call__)):
-        raise TypeError(MSG_GENERATOR.format(where=where, name=function.name))
     name = name or function.name
     shapes, structure = jax.tree.flatten(result_shape_dtypes)
     results = tuple(result_type(shape, name, where, "fx.async_callback") for shape in shapes)

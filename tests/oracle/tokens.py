@@ -51,7 +51,7 @@ class Seen:
 
     @property
     def domain(self) -> int:
-        return wire.domain_of(self.token[wire.STREAM])
+        return self.token[wire.STREAM] & ((1 << wire.DOMAIN_BITS) - 1)
 
     @property
     def is_nested(self) -> bool:

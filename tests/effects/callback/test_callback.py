@@ -256,13 +256,37 @@ class Sender:
         raise AssertionError("nothing runs a coroutine")
 
 
+def yields(x):
+    yield x
+
+
+class Yielder:
+    def __call__(self, x):
+        yield x
+
+
+async def sends_and_yields(x):
+    yield x
+
+
+LATER = {
+    "function": (sends, r"an `async def` function\..* a coroutine .*asyncio\.run\("),
+    "object": (Sender(), r"an `async def` function\..*asyncio\.run\("),
+    "partial": (functools.partial(sends), r"an `async def` function\..*asyncio\.run\("),
+    "generator": (yields, r"a generator function\..*list\(.*yields`?\(.*\)\[-1\]"),
+    "generator object": (Yielder(), r"a generator function\..*list\("),
+    "generator partial": (functools.partial(yields), r"a generator function\..*list\("),
+    "asynchronous generator": (sends_and_yields, r"an asynchronous generator function\..*that runs it\."),
+}
+
+
 @pytest.mark.parametrize(
     "call", [lambda fn, *args: fx.callback(fn, None, *args), lambda fn, *args: fx.async_callback(fn, F32, *args)]
 )
-@pytest.mark.parametrize("fn", [sends, Sender(), functools.partial(sends)], ids=["function", "object", "partial"])
-def test_asynchronous_functions_are_refused_while_tracing(call, fn):
-    """A function that only makes a coroutine would never run."""
-    with pytest.raises(TypeError, match="is an `async def` function.*asyncio.run") as info:
+@pytest.mark.parametrize(("fn", "message"), LATER.values(), ids=LATER)
+def test_functions_that_run_later_are_refused_while_tracing(call, fn, message):
+    """A function that only makes a coroutine or a generator would never run."""
+    with pytest.raises(TypeError, match=f"which is {message}") as info:
         fx.jit(lambda x: call(fn, x))(1.0)
     assert f"{__file__}:{call.__code__.co_firstlineno}" in str(info.value)
 
