@@ -99,7 +99,14 @@ class Exported:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._threaded, name)
+        value = getattr(self._threaded, name)
+        if re.match("in_(avals|shardings)", name):
+            users = slice(len(self._keys), None)
+        elif re.match("out_(avals|shardings)", name):
+            users = slice(self.out_tree.num_leaves)
+        else:
+            return value
+        return value[users] if isinstance(value, tuple) else lambda *args: value(*args)[users]
 
     def __repr__(self) -> str:
         return f"<fx.Exported {self.fun_name}>"
@@ -113,24 +120,6 @@ class Exported:
     def out_tree(self) -> Any:
         """The structure of the results."""
         return self._threaded.out_tree.children()[0]
-
-    @property
-    def in_avals(self) -> tuple[Any, ...]:
-        """The types of the arguments."""
-        return self._threaded.in_avals[len(self._keys) :]
-
-    @property
-    def out_avals(self) -> tuple[Any, ...]:
-        """The types of the results."""
-        return self._threaded.out_avals[: self.out_tree.num_leaves]
-
-    def in_shardings_jax(self, mesh: Any = None) -> Sequence[Any]:
-        """The shardings of the arguments."""
-        return self._threaded.in_shardings_jax(mesh)[len(self._keys) :]
-
-    def out_shardings_jax(self, mesh: Any = None) -> Sequence[Any]:
-        """How the results are sharded."""
-        return self._threaded.out_shardings_jax(mesh)[: self.out_tree.num_leaves]
 
     def has_vjp(self) -> bool:
         """Whether the program has a derivative: one with effects has none."""

@@ -286,7 +286,15 @@ def test_exported_for_several_devices(lines):
 
     exported = again(fx.export(fx.jit(f, in_shardings=sharding))(x))
     assert exported.nr_devices == 4
-    assert len(exported.in_shardings_jax(sharding.mesh)) == 1
+    assert (
+        len(exported.in_shardings_jax(sharding.mesh)) == len(exported.in_shardings_hlo) == len(exported.in_avals) == 1
+    )
+    assert (
+        len(exported.out_shardings_jax(sharding.mesh))
+        == len(exported.out_shardings_hlo)
+        == len(exported.out_avals)
+        == 0
+    )
     spread = jax.device_put(x, sharding)
     assert lines(exported.call, spread) == ["x [0. 1. 2. 3.]", "sum 6.0"]
     outer = fx.jit(lambda x: (fx.print("before"), exported.call(x))[1])
