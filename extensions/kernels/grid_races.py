@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -80,7 +79,7 @@ def check_grid_races(fun: Callable[..., Any], *args: Any, orders: int = 8) -> No
         for row in dict.fromkeys(_differences(first, _run(fun, args, name))):
             found.setdefault(row, []).append(f"seed {name}" if isinstance(name, int) else name)
     if found:
-        raise AssertionError(f"{MSG_RACES}\n{_table(found)}")
+        raise AssertionError(f"{MSG_RACES}\n{_listed(found)}")
 
 
 @dataclasses.dataclass(eq=False)
@@ -163,7 +162,7 @@ def _differences(first: _Visit, other: _Visit) -> list[tuple[str, ...]]:
             rows.append((f"result {number} of the function", "", ""))
     changed = [*(first.records - other.records), *(other.records - first.records)]
     for (where, text), grids in _by_text(changed).items():
-        rows.append((f"record at {where}", repr(text), ", ".join(grids[:_SHOWN])))
+        rows.append((f"record at {where}", repr(text), f"programs {', '.join(grids[:_SHOWN])}"))
     return rows
 
 
@@ -191,24 +190,16 @@ def _blocks_that_differ(
         covers = ((starts <= left[0]) & (left[0] < starts + size)).all(axis=1)
         programs = np.argwhere(covers.reshape(call.grid)) if call.grid else np.zeros((1, 0), int)
         start = starts[np.argmax(covers)] if covers.any() else left[0]
-        shown = ", ".join(str(tuple(map(int, program))) for program in programs[:_SHOWN])
+        shown = ", ".join(
+            [*(str(tuple(map(int, each))) for each in programs[:_SHOWN]), *["..."] * (len(programs) > _SHOWN)]
+        )
         block = ", ".join(f"{a}:{a + n}" for a, n in zip(start.tolist(), size, strict=True))
-        rows.append((f"{origin} of {name}", f"block [{block}]", shown + (", ..." if len(programs) > _SHOWN else "")))
+        rows.append((f"{origin} of {name}", f"block [{block}]", f"programs {shown}"))
         left = left[~((start <= left) & (left < start + size)).all(axis=1)]
     return rows
 
 
-def _table(rows: dict[tuple[str, ...], list[str]]) -> str:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for title in ("differs", "where", "programs of the grid", "in the orders"):
-        table.add_column(title, overflow="fold")
-    for row, orders in [*rows.items()][:_SHOWN]:
-        table.add_row(*row, ", ".join(orders))
-    if len(rows) > _SHOWN:
-        table.add_row(f"and {len(rows) - _SHOWN} more", "", "", "")
-    text = io.StringIO()
-    Console(file=text, width=120, color_system=None).print(table)
-    return text.getvalue()
+def _listed(rows: dict[tuple[str, ...], list[str]]) -> str:
+    """What differs, a line for each."""
+    lines = [f"- {'; '.join(filter(None, row))} (in the orders {', '.join(orders)})" for row, orders in rows.items()]
+    return "\n".join([*lines[:_SHOWN], *[f"- and {len(lines) - _SHOWN} more"] * (len(lines) > _SHOWN)])
