@@ -59,12 +59,6 @@ MSG_LANES = (
     "kernel with lanes for it. Call the kernel in `jax.lax.map`, or simulate it with `interpret=True`."
 )
 
-MSG_REDUCTION = (
-    "The kernel `{kernel}` reduces booleans with `jnp.all` or `jnp.any`. JAX's compilers of kernels for GPUs have no "
-    "such reduction. Write `fx.check(v, ...)` for `fx.check(jnp.all(v), ...)`, which asks the same, and elsewhere "
-    "reduce `v.astype(int)` with `min` or `max`."
-)
-
 _MOST = 1 << 31
 """Bytes that a log may have: JAX counts them in 32 bits."""
 
@@ -258,12 +252,7 @@ def _logged_kernel_lowering(
         *outs, log = pallas.pallas_call_p.bind(*args, **with_log)
         return [*outs, jax.lax.squeeze(log, [1])]
 
-    try:
-        return _jax.mlir.lower_fun(call)(ctx, *operands)
-    except NotImplementedError as error:
-        if any(name in str(error) for name in ("reduce_and", "reduce_or")):
-            error.add_note(MSG_REDUCTION.format(kernel=kernel_logs.kernel_name(params)))
-        raise
+    return _jax.mlir.lower_fun(call)(ctx, *operands)
 
 
 def _with_log(

@@ -220,6 +220,5 @@ def test_reduction_of_booleans_for_gpus(target, reduce):
 
     platform, options = TARGETS[target]
     lower(program(lambda x: x), platform, X)
-    with pytest.raises(NotImplementedError) as error:
+    with pytest.raises(NotImplementedError, match="reduce_(and|or)"):
         lower(program(reduce), platform, X)
-    assert "The kernel `kernel` reduces booleans" in error.value.__notes__[0]
