@@ -16,16 +16,12 @@ from effects.dispatch.testing import assert_order
         ([2, 1], {1, 2}),
         ([1, 3, 2, 4], [1, {2, 3}, 4]),
         ([(1, 2), [3]], [(1, 2), [3]]),
-        ([(1, 2)], [{((1, 2),)}]),
-        ([1, 1, 2], [{(1, 1), 2}]),
-        ([1, 4, 2, 5, 3], [{(1, 2, 3), (4, 5)}]),
-        (["a", "x", "a", "y"], [{("a", "x"), ("a", "y")}]),
-        (["a", "a", "y", "x"], [{("a", "x"), ("a", "y")}]),
-        (["s", 2, "b", 1, "e"], [{("s", frozenset({1, 2}), "e"), "b"}]),
+        ([2, (1, 2)], [{(1, 2), 2}]),
+        ([{"a": [1]}, 2, 1], [{"a": [1]}, {1, 2}]),
     ],
 )
 def test_assert_order_takes_what_the_template_allows(seen, template):
-    """A list is in order, a set in any; a tuple in a set is in order, between the set's other elements."""
+    """A list is in order, a set in any; all else is a value, a tuple in either too."""
     assert_order(seen, template)
 
 
@@ -37,8 +33,7 @@ def test_assert_order_takes_what_the_template_allows(seen, template):
         ([1, 2], [1], "at 1: expected the end, saw 2\n    before: 1\n    from there: 2"),
         ([4, 1], [{1, 2, 3}, 4], "at 0: expected 1 or 2 or 3, saw 4\n    before: nothing\n    from there: 4, 1"),
         ([1, 1], [{1, 2}], "at 1: expected 2, saw 1\n    before: 1\n    from there: 1"),
-        ([1, 3], [{(1, 2, 3), 4}], "at 1: expected 2 or 4, saw 3\n    before: 1\n    from there: 3"),
-        (["a", "a", "b"], [{("a", "x"), ("a", "y")}], "at 2: expected 'x' or 'y', saw 'b'\n    before: 'a', 'a'"),
+        ([1, 1], [{1, (1, 1)}], "at 1: expected (1, 1), saw 1\n    before: 1\n    from there: 1"),
         (
             range(20),
             [*range(10), 0],
