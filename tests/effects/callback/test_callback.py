@@ -284,7 +284,7 @@ LATER = {
     "call", [lambda fn, *args: fx.callback(fn, None, *args), lambda fn, *args: fx.async_callback(fn, F32, *args)]
 )
 @pytest.mark.parametrize(("fn", "message"), LATER.values(), ids=LATER)
-def test_functions_that_run_later_are_refused_while_tracing(call, fn, message):
+def test_asynchronous_functions_and_generators_are_refused_while_tracing(call, fn, message):
     """A function that only makes a coroutine or a generator would never run."""
     with pytest.raises(TypeError, match=f"which is {message}") as info:
         fx.jit(lambda x: call(fn, x))(1.0)
