@@ -153,7 +153,8 @@ class Config:
         try:
             parsed = parse(value)
         except (ValueError, KeyError, TypeError):
-            raise ValueError(MSG_SETTING.format(where=where, value=value, expected=expected, default=default)) from None
+            text = MSG_SETTING.format(where=where, value=value, expected=expected, default=default)
+            raise ValueError(_removed.message(f'fx.config.{name}="{value}"') or text) from None
         object.__setattr__(self, name, parsed)
         for listener in self._listeners:
             listener(self)

@@ -1,7 +1,7 @@
 """Public names, settings, arguments and options that were removed in this release, and what to write instead.
 
 A row stays for one release. Its key is what a user wrote: `fx.Name`, `fx.config.name`, `fx.function(name=)`,
-`effects command --option`.
+`effects command --option`, `fx.config.name="value"`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ REMOVED: dict[str, str] = {
         "Give `fx.add_handler` a function that calls `run.log(fields)`: docs/how-to/services.md, Weights & Biases."
     ),
     "fx.while_loop_with_progress": (
-        "Make a bar ahead of a `jax.lax.while_loop`, `bar = fx.progress()`, and call `bar.update(i)` in its body."
+        "Make a bar ahead of a `jax.lax.while_loop`, `bar = fx.progress()`, and call `bar.update(i + 1)` in its body."
     ),
     **dict.fromkeys(
         ("fx.progress(lanes=)", "fx.scan_with_progress(lanes=)", "fx.fori_loop_with_progress(lanes=)"),
@@ -79,6 +79,9 @@ REMOVED: dict[str, str] = {
         "After `fx.config.stall_seconds` in which nothing moves the log says what waits for what, and so does the "
         "error of `fx.effects_barrier(timeout=60)`. Call `faulthandler.register(signal.SIGUSR1)` to see on a signal "
         "where all threads stand."
+    ),
+    'fx.config.jax_effects="as_written"': (
+        "Leave it out, and write `ordered=False` in an `fx.print` or `fx.callback` that is not to wait for its place."
     ),
     "fx.config.kernel_log_capacity": (
         "Give the call of the kernel the number of words, `fx.pallas_call(kernel, ..., log_capacity=1024)`."

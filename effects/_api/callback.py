@@ -31,8 +31,8 @@ MSG_CALLBACK_RUNS_LATER = (
     "{what} does not. Pass a function that runs it{example}."
 )
 _RUN_LATER: tuple[tuple[Callable[[Any], bool], str, str, str], ...] = (
-    (inspect.iscoroutinefunction, "an `async def`", "a coroutine", "asyncio.run({name}(*args))"),
-    (inspect.isgeneratorfunction, "a generator", "a generator", "list({name}(*args))[-1]"),
+    (inspect.iscoroutinefunction, "an `async def`", "a coroutine", "asyncio.run(f(*args))"),
+    (inspect.isgeneratorfunction, "a generator", "a generator", "list(f(*args))[-1]"),
     (inspect.isasyncgenfunction, "an asynchronous generator", "such a generator", ""),
 )
 MSG_CALLBACK_ARGUMENTS = (
@@ -189,7 +189,7 @@ def check_function(call: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
     for is_one, kind, what, runs in _RUN_LATER:
         if any(is_one(called) for called in (fn, type(fn).__call__)):
             shown = {"call": call, "where": where, "name": name, "kind": kind, "what": what}
-            example = f", say `lambda *args: {runs.format(name=name)}`" * bool(runs)
+            example = f": where it has a result, `lambda *args: {runs}`, with `f` for it" * bool(runs)
             raise TypeError(MSG_CALLBACK_RUNS_LATER.format(example=example, **shown))
     if why := _why_not(fn, args, kwargs):
         record = " and `record`" if "record" in kwargs else ""

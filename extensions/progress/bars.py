@@ -37,18 +37,23 @@ class Lines:
     def show(self, bars: Iterable[Bar]) -> None:
         for bar in bars:
             last, tenth, at = bar.view or (None, 0, 0.0)
-            if last is None or _tenth(bar) != tenth or (bar.done != last and bar.changed - at >= _QUIET):
+            if (
+                last is None
+                or bar.has_begun_anew
+                or _tenth(bar) != tenth
+                or (bar.done != last and bar.changed - at >= _QUIET)
+            ):
                 self._write(bar)
 
     def write(self, text: str, bars: Iterable[Bar]) -> None:
         self._stream.write(text)
 
     def leave(self, bar: Bar, others: Iterable[Bar]) -> None:
-        if bar.view[0] != bar.done:
+        if bar.has_begun_anew or bar.view[0] != bar.done:
             self._write(bar)
 
     def _write(self, bar: Bar) -> None:
-        bar.view = bar.done, _tenth(bar), bar.changed
+        bar.view, bar.has_begun_anew = (bar.done, _tenth(bar), bar.changed), False
         self._stream.write(f"{line_of(bar)}\n")
         self._stream.flush()
 

@@ -14,14 +14,16 @@ from effects._config import Config
 from tests.helpers import ROOT
 
 NAMES = [name for name in _removed.REMOVED if re.fullmatch(r"fx\.\w+", name)]
-SETTINGS = [name for name in _removed.REMOVED if name.startswith("fx.config.")]
+SETTINGS = [name for name in _removed.REMOVED if re.fullmatch(r"fx\.config\.\w+", name)]
+VALUES = [name for name in _removed.REMOVED if name.endswith('"')]
 ARGUMENTS = [name for name in _removed.REMOVED if name.endswith("=)")]
 OPTIONS = [name for name in _removed.REMOVED if name.startswith("effects ")]
 
 
-def test_rows_are_of_four_kinds():
-    """Each row of the table is a name, a setting, an argument or an option, and its sentence ends with a period."""
-    assert sorted(_removed.REMOVED) == sorted([*NAMES, *SETTINGS, *ARGUMENTS, *OPTIONS])
+def test_rows_are_of_five_kinds():
+    """Each row of the table is a name, a setting, one of its values, an argument or an option, and its sentence ends
+    with a period."""
+    assert sorted(_removed.REMOVED) == sorted([*NAMES, *SETTINGS, *VALUES, *ARGUMENTS, *OPTIONS])
     assert all(re.fullmatch(r"[A-Z].*[.`]", instead, re.DOTALL) for instead in _removed.REMOVED.values())
 
 
@@ -64,6 +66,19 @@ def test_setting(name):
         pass
     with pytest.raises(ValueError, match=text):
         Config({f"EFFECTS_{short.upper()}": "1"})
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_value(name):
+    """A value that a setting no longer takes says so when it is set, overridden, or set in the environment."""
+    setting, value = re.fullmatch(r'fx\.config\.(\w+)="(\w+)"', name).groups()
+    text = re.escape(_removed.REMOVED[name])
+    with pytest.raises(ValueError, match=text):
+        setattr(fx.config, setting, value)
+    with pytest.raises(ValueError, match=text), fx.config.override(**{setting: value}):
+        pass
+    with pytest.raises(ValueError, match=text):
+        Config({f"EFFECTS_{setting.upper()}": value})
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -273,7 +273,7 @@ LATER = {
     "function": (sends, r"an `async def` function\..* a coroutine .*asyncio\.run\("),
     "object": (Sender(), r"an `async def` function\..*asyncio\.run\("),
     "partial": (functools.partial(sends), r"an `async def` function\..*asyncio\.run\("),
-    "generator": (yields, r"a generator function\..*list\(.*yields`?\(.*\)\[-1\]"),
+    "generator": (yields, r"a generator function\..*list\(f\(\*args\)\)\[-1\]"),
     "generator object": (Yielder(), r"a generator function\..*list\("),
     "generator partial": (functools.partial(yields), r"a generator function\..*list\("),
     "asynchronous generator": (sends_and_yields, r"an asynchronous generator function\..*that runs it\."),
