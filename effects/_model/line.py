@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import logging
-import os
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -329,21 +327,24 @@ class Line(NativeText):
     def native_plan(self, site: Site) -> Plan | None:
         if self.options is None and _is_filled(self.fmt, site.leaves, site.tree):
             return filled_plan(site, f"{self.fmt}\n".split("{}"))
-        return text_plan(site, lambda record: f"{record.text}\n")
+        return text_plan(site, self.line)
+
+    def line(self, record: Record) -> str:
+        return f"{record.text}\n"
 
     def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:
         return not suppressed and not takes_lines
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
-        write_lines(records, lambda record: record.text, write)
+        write_lines(records, self.line, write)
 
 
 def write_lines(records: Iterable[Record], shown: Callable[[Record], str], write: Callable[[str], None]) -> None:
-    """Writes a line for each record, all at once."""
+    """Writes the line of each record, all at once."""
     lines: list[str] = []
     try:
         for record in records:
-            lines.append(f"{shown(record)}\n")
+            lines.append(shown(record))
     finally:  # those before one that cannot be shown, too
         if lines:
             write("".join(lines))
@@ -355,18 +356,3 @@ def jax_text(fmt: str, options: dict[str, Any], args: tuple[Any, ...], kwargs: M
         return fmt.format(*args, **kwargs)
     with np.printoptions(**options):
         return fmt.format(*args, **kwargs)
-
-
-def line_of(record: Record) -> str:
-    """A record of any effect as one line: its level, what happened, and where."""
-    name, text, where = parts_of_line(record)
-    return f"{name:<8} {text} {where}"
-
-
-def parts_of_line(record: Record) -> tuple[str, str, str]:
-    """The name of its level or of the effect, what happened, and where."""
-    name = record.effect if record.level is None else logging.getLevelName(record.level)
-    lane = f" lane={record.lane}" if record.lane else ""
-    grid = f" grid={record.grid}" if record.grid else ""
-    text = record.text.replace("\n", " ") + lane + grid
-    return name, text, f"{os.path.basename(record.where.file)}:{record.where.line}"

@@ -334,13 +334,13 @@ def _read_key(description: Any) -> Any:
     return leaf.value
 
 
-def nodes_unknown_elsewhere(tree: Any) -> set[str]:
-    """Types of a tree's nodes that another process reads as lists."""
-    if tree is None or tree.node_data() is None:
+def nodes_unknown_elsewhere(description: Any) -> set[str]:
+    """Types of a tree's nodes that another process reads as lists, from the tree's description."""
+    if not isinstance(description, dict):
         return set()
-    description = describe_tree(tree)
-    own = {description["other"][0]} if isinstance(description, dict) and "other" in description else set()
-    return own.union(*map(nodes_unknown_elsewhere, tree.children()))
+    [(kind, value)] = description.items()
+    own = {value[0]} if kind == "other" else set()
+    return own.union(*map(nodes_unknown_elsewhere, value if kind in ("list", "tuple") else value[-1]))
 
 
 @functools.cache

@@ -7,17 +7,18 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from effects._model.content import Composite
-from effects._model.effect import effect_names
+from effects._model.effect import Effect
 from effects._model.record import Part, Record, Records, as_numpys, records_of
-from effects._model.site import Site, site_from
-from effects._model.text import NativeRows
+from effects._model.site import Site
+from effects._model.text import NativeRows, plan_of_line
 from effects._model.wire import ALL_DEVICES, EPOCH, FIRST_GPU, STREAM, Kind, thread_of
+from effects.extensions.runs.unshown import FAILED, NO_EFFECT, Unshown, read_site, site_without_description
 from effects.extensions.sites.lines import Pattern
 from effects.lowering.native_module import native
 
@@ -35,7 +36,7 @@ MSG_SEVERAL_RUNS = (
 )
 MSG_NO_SITE = (
     "No site of {path} is one of {said}. A site is a line with an effect. Correct what was given: there are sites in "
-    "{files}."
+    "{files}, of the effects {effects}."
 )
 
 MSG_COLUMNS = (
@@ -56,11 +57,23 @@ class RunError(ValueError):
 class RunRecord(Record):
     """A record of a run file: its device and process are those of the run."""
 
-    __slots__ = ("_process",)
+    __slots__ = ("_process", "_text")
 
     def __init__(self, process: Process, *of_record: Any):
         super().__init__(*of_record)
         self._process = process
+        self._text: str | None = None
+
+    @property
+    def text(self) -> str:
+        if self._text is None:
+            try:
+                self._text = super().text
+            except Exception as error:  # as in its program, or a value is not here what it was there
+                why = FAILED.format(error=error)
+                self._site = dataclasses.replace(self._site, content=Unshown(why, self._site.content))
+                self._text = super().text
+        return self._text
 
     @property
     def device(self) -> int:
@@ -83,7 +96,8 @@ class Process:
         command: What was started.
         torn: How many records were begun and are not whole, as of a process that was killed, or are damaged.
         lost: How many records found no room in the file.
-        unknown: How many records are of sites whose description is not there, or is damaged.
+        unknown: How many records are of sites whose description is not there, or is damaged. They are of the effect
+            `?`.
         is_written: Whether the process records into the file now.
         is_closed: Whether the recording has ended by itself.
     """
@@ -223,7 +237,8 @@ class Run(Sequence[Record]):
         Raises:
             RunError: if no site is meant.
         """
-        names = None if effect is None else effect_names(effect)
+        several = effect if isinstance(effect, Iterable) and not isinstance(effect, str) else [effect]
+        names = None if effect is None else {each.name if isinstance(each, Effect) else each for each in several}
         pattern = None if site is None else Pattern.read(site, "site")
         kept = [
             number
@@ -233,7 +248,8 @@ class Run(Sequence[Record]):
         if not kept and (site is not None or effect is not None):
             said = " ".join(str(each) for each in (effect, site) if each is not None)
             files = ", ".join(sorted({each.where.file for each in self.sites.values()})) or "no file"
-            raise RunError(MSG_NO_SITE.format(path=self._path, said=said, files=files))
+            effects = ", ".join(sorted({each.effect.name for each in self.sites.values()})) or "no effect"
+            raise RunError(MSG_NO_SITE.format(path=self._path, said=said, files=files, effects=effects))
         of_devices = [
             (at, number)
             for at, each in enumerate(self.processes)
@@ -252,20 +268,22 @@ class Run(Sequence[Record]):
             )
         )
 
-    def map(self, rows: NativeRows, line: Callable[[Record], str]) -> Iterator[str]:
-        """The lines of all records, many at a time: as native code makes them, or else as `line` does of each."""
-        is_plain = not any(process.places for process in self.processes)  # native code has the places of this process
+    def lines(self, line: Callable[[Record], str]) -> Iterator[str]:
+        """The lines of all records, many at a time: as native code makes them, or where it cannot, as `line` does."""
         for begin in range(0, len(self._records), _AT_A_TIME):
             records, files = self._read(begin, begin + _AT_A_TIME)
-            if is_plain and (lines := rows.of(records)) is not None:
-                yield lines[0].decode()
-                continue
-            parts = zip(files, records.parts(), strict=True)
-            yield "".join(
-                line(record)
-                for file, part in parts
-                for record in _records_of(self.processes[file], part, self._known_site)
-            )
+            at = 0
+            for count, alike in _LINES.split(records):
+                of, at = files[at : at + count], at + count
+                if (lines := _LINES.of(alike)) is not None:
+                    yield lines[0].decode()
+                    continue
+                parts = zip(of, alike.parts(), strict=True)
+                yield "".join(
+                    line(record)
+                    for file, part in parts
+                    for record in _records_of(self.processes[file], part, self._known_site)
+                )
 
     def newest(self) -> Run:
         """The newest record of each process, thread and device."""
@@ -360,6 +378,7 @@ def _arrow_column(name: str, column: np.ndarray, arrow: Any) -> Any:
 
 
 _KINDS = {*Kind}
+_LINES = NativeRows(plan_of_line)
 
 
 def _records_of(process: Process, part: Part, find: Callable[[int], Site]) -> Iterator[Record]:
@@ -441,7 +460,7 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
     for is_site, number, text in process._file.described():
         with contextlib.suppress(ValueError, TypeError, KeyError):  # of a kind that this process does not know
             if is_site:
-                site = sites[number] = site_from(text.decode())
+                site = sites[number] = read_site(text.decode())
                 if isinstance(site.content, Composite):
                     sites.update((inner.id, inner) for inner in site.content.sites)
                 continue
@@ -459,9 +478,9 @@ def _run(processes: list[Process], sites: dict[int, Site], earlier: native.Earli
         raise RunError(MSG_SEVERAL_RUNS.format(paths=path.replace(", ", " and ")))
     records = native.RunRecords([process._file for process in processes], earlier)
     for at, number, count, _, _ in records.count():
-        processes[at].unknown += 0 if number in sites else count
-    if any(each.unknown for each in processes):
-        records = records.select([*sites], None, None, 0.0)
+        if number not in sites:
+            sites[number] = site_without_description(number)
+        processes[at].unknown += count * (sites[number].effect.name == NO_EFFECT)
     return Run(processes, sites, records, path)
 
 

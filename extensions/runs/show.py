@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import sys
 import time
@@ -16,15 +17,14 @@ import rich.markup
 import rich.table
 
 from effects import _errors as errors
-from effects._model.content import NativeText
-from effects._model.line import parts_of_line
-from effects._model.record import Record, after_shard, encode, plain, site_of
+from effects._model.record import Record, encode, plain, site_of
 from effects._model.site import Site
-from effects._model.text import NativeRows, text_plan
 from effects._model.wire import INDEX, PHASE, Kind
 from effects.extensions.runs.reading import Event, Process, Run, RunError, read
+from effects.extensions.runs.unshown import is_shown
 
 UNWHOLE = "{path}: {what} left out."
+UNSHOWN = "{records} not shown as in their program, each in a line that says why."
 RUNS = "{process} runs and records."
 ENDED = "{process} ended its recording at {time}."
 KILLED = "{process} was ended without closing its recording, whose newest entry is of {time}."
@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="each record as a JSON object on a line of its own")
     parser.add_argument("--last", action="store_true", help="what each device came to last, and what has not ended")
     parser.add_argument("--stats", action="store_true", help="how many records each site has")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit status 1 if a record is missing, or not shown as in its program"
+    )
     add_selection(parser)
     parser.add_argument(
         "--since", type=float, metavar="s", help="seconds since 1970; if negative, seconds ahead of the newest record"
@@ -71,52 +74,65 @@ def run_command(options: argparse.Namespace) -> int:
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
+    writer = Writer(options.json)
+    if options.last:
+        print(last(run))
+    elif options.stats:
+        rich.console.Console().print(stats(run))
+    else:
+        writer.write(run)
+    missing = [*_missing(run, writer.unshown)]
+    for line in missing:
+        print(line, file=sys.stderr)
+    return 1 if options.strict and missing else 0
+
+
+def _missing(run: Run, unshown: int) -> Iterator[str]:
+    """Lines that say what is not shown, or otherwise than in its program."""
     for process in run.processes:
-        if what := _left_out(process):
-            print(UNWHOLE.format(path=process.path, what=what), file=sys.stderr)
-    try:
-        if options.last:
-            print(last(run))
-        elif options.stats:
-            rich.console.Console().print(stats(run))
-        else:
-            for lines in json_lines(run) if options.json else text_lines(run):
-                sys.stdout.write(lines)
-        sys.stdout.flush()
-    except BrokenPipeError:  # who reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
-
-
-def _left_out(process: Process) -> str:
-    counts = {
-        "which are not whole": process.torn,
-        "which found no room": process.lost,
-        "of unknown sites": process.unknown,
-    }
-    return ", ".join(f"{errors.counted(count, 'record')} {what}" for what, count in counts.items() if count)
+        counts = {"which are not whole": process.torn, "which found no room": process.lost}
+        if what := ", ".join(f"{errors.counted(count, 'record')} {of}" for of, count in counts.items() if count):
+            yield UNWHOLE.format(path=process.path, what=what)
+    if unshown:
+        yield UNSHOWN.format(records=errors.counted(unshown, "record"))
 
 
 # All of them.
 
 
-def line_of(record: Record) -> str:
-    """A record as a line: a print as it was printed, others behind their level or effect."""
-    content = site_of(record).content
-    if record.level is None and isinstance(content, NativeText) and content.writes_text:
-        return f"{after_shard(record, record.text)}\n"
-    name, text, where = parts_of_line(record)
-    return f"{name:<8} {text} {where}\n"
+class Writer:
+    """Writes records to the output.
 
+    Args:
+        as_json: Whether each is a line of JSON, and not of text.
 
-def text_lines(run: Run) -> Iterator[str]:
-    """The records as text, many at a time."""
-    return run.map(NativeRows(lambda site: text_plan(site, line_of)), line_of)
+    Attributes:
+        unshown: How many there were whose text this process cannot make.
+    """
 
+    def __init__(self, as_json: bool):
+        self._as_json = as_json
+        self.unshown: int = 0
+        with contextlib.suppress(AttributeError):
+            sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] - a line is shown in any case
 
-def json_lines(run: Run) -> Iterator[str]:
-    """The records as lines of JSON."""
-    return (encode(record.dict_with(plain)) + "\n" for record in run)
+    def write(self, run: Run) -> None:
+        """Writes the records of a run."""
+        for lines in map(self._json, run) if self._as_json else run.lines(self._line):
+            sys.stdout.write(lines)
+        sys.stdout.flush()
+
+    def _line(self, record: Record) -> str:
+        self._count(record)
+        return site_of(record).content.line(record)
+
+    def _json(self, record: Record) -> str:
+        self._count(record)
+        return encode(record.dict_with(plain)) + "\n"
+
+    def _count(self, record: Record) -> None:
+        _ = record.text  # the attempt says whether it can be made
+        self.unshown += not is_shown(record)
 
 
 def stats(run: Run) -> rich.table.Table:

@@ -22,7 +22,7 @@ from effects import _errors as errors
 from effects._model.record import Record, site_of
 from effects._model.whole import curve
 from effects.extensions.runs.reading import Following, Run, RunError
-from effects.extensions.runs.show import add_selection, json_lines, selected, text_lines
+from effects.extensions.runs.show import Writer, add_selection, selected
 
 NO_FIELD = "No record has a field {field!r} with one number."
 
@@ -57,18 +57,14 @@ def run_command(options: argparse.Namespace) -> int:
         elif options.plot:
             _watch(options, _Plot(options.plot))
         else:
+            writer = Writer(options.json)
             for number, run in enumerate(_looks(options)):
-                new = run if number else run.last(_FIRST)
-                for lines in json_lines(new) if options.json else text_lines(new):
-                    sys.stdout.write(lines)
-                sys.stdout.flush()
+                writer.write(run if number else run.last(_FIRST))
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:  # who reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
