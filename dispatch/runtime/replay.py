@@ -236,10 +236,7 @@ class Replay:
                     raise
                 self.fail(error, site)
             else:
-                if call.prints:
-                    if not (observed and any(capture.suppress for capture in self._captures())):
-                        self._write(returned)
-                elif call.results is not None and not calls_lanes:
+                if call.results is not None and not calls_lanes:
                     results = take_results(call, returned, site.results or ())
                 elif call.results is not None:  # at once: the function may have one array for all lanes
                     taken = take_results(call, returned, call.results)

@@ -159,6 +159,12 @@ def _filled_in(tree: Any, leaves: Sequence[Operand | Static], shown: Callable[[S
     return jax.tree.unflatten(tree, [leaf.zeros() if isinstance(leaf, Operand) else shown(leaf) for leaf in leaves])
 
 
+def write_out(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> str:
+    """A format with texts in place of those fields that show what is known while tracing."""
+    given = _filled_in(tree, leaves, lambda static: static.value)
+    return _Fields().written_out(fmt, given, _filled_in(tree, leaves, lambda _: _Known()))
+
+
 def check_format(
     call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...], tree: Any, where: Where, per_shard: bool = False
 ) -> tuple[str, tuple[Operand | Static, ...], tuple[str, ...]]:
@@ -173,7 +179,7 @@ def check_format(
         raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt, example=_example(call)))
     if holds_tracer(fmt):
         raise errors.FormatError(MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt, example=_example(call)))
-    has_objects = any(isinstance(leaf, Static) and leaf.is_object for leaf in site_leaves)
+    has_objects = any(isinstance(leaf, Static) and leaf.travels_as_text for leaf in site_leaves)
     if not has_objects and _is_filled(fmt, site_leaves, tree):
         return fmt, site_leaves, ()
     args, kwargs = _filled_in(tree, site_leaves, lambda static: static.value)
@@ -209,7 +215,7 @@ def check_format(
             with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
                 text = fill(fmt, args, {**record_fields, **kwargs})
         if has_objects:
-            written = _Fields().written_out(fmt, (args, kwargs), _filled_in(tree, site_leaves, lambda _: _Known()))
+            written = write_out(fmt, site_leaves, tree)
     except Exception as error:
         raise _cannot_fill(call, fmt, where, error) from None
     if has_objects and holds_tracer(text := text or written):

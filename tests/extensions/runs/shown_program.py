@@ -23,6 +23,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
+from effects import _jax
 
 # Values
 
@@ -174,7 +175,8 @@ def _show(x: Any, levels: bool = True) -> None:
     fx.print("{:>12}", x) if not x.shape else fx.print("{!r:>12}", x)
     fx.log("event", x=x, pair=(x, "text"))
     fx.print("{x} {device} {lane}", x=x)
-    jax.debug.print("JAX: {}", x)
+    if _jax.is_staged():  # else it is JAX's
+        jax.debug.print("JAX: {}", x)
     fx.print("{:stats}", x) if x.shape else fx.print("{:+.3f}", x.astype(jnp.float32))
     fx.print("tree {}", {"b": x, "a": [x, None]})
     if levels:
@@ -226,8 +228,6 @@ def contexts() -> None:
 def others() -> None:
     """Every other kind of effect, three times in each program."""
     from jax.experimental import pallas as pl
-
-    from effects import _jax
 
     def received(x: Any, **named: Any) -> None:
         pass
