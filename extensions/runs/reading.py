@@ -173,11 +173,14 @@ class Run(Sequence[Record]):
         sites: The sites, by the number that records have for them.
     """
 
-    def __init__(self, processes: list[Process], sites: dict[int, Site], records: Any, path: str):
+    def __init__(
+        self, processes: list[Process], sites: dict[int, Site], records: Any, path: str, chosen: Any = None
+    ):
         self.processes: list[Process] = processes
         self.sites: dict[int, Site] = sites
         self._path = path
         self._records = records
+        self._chosen: frozenset[int] | None = chosen  # of the sites in a log of a kernel's; None: all
         self._length: int | None = None  # with lanes
 
     def _parts(self, first: int = 0, last: int | None = None) -> Iterator[tuple[Process, Part]]:
@@ -198,7 +201,17 @@ class Run(Sequence[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         for process, part in self._parts():
-            yield from _records_of(process, part, self._known_site)
+            yield from self.of_part(process, part)
+
+    def of_part(self, process: Process, part: Part) -> Iterator[Record]:
+        """The records of a part, those of a kernel's log one by one."""
+        site, token, device, payload, at = part
+        if not isinstance(site.content, Composite):
+            yield from records_of(site, token, device, payload, at, functools.partial(RunRecord, process))
+            return
+        for inner, data in site.content.parts(site, payload):
+            if self._chosen is None or inner.id in self._chosen:
+                yield from self.of_part(process, (inner, token, device, data, at))
 
     def __len__(self) -> int:
         if self._length is None:
@@ -240,11 +253,13 @@ class Run(Sequence[Record]):
         several = effect if isinstance(effect, Iterable) and not isinstance(effect, str) else [effect]
         names = None if effect is None else {each.name if isinstance(each, Effect) else each for each in several}
         pattern = None if site is None else Pattern.read(site, "site")
-        kept = [
+        kept = {
             number
             for number, known in self.sites.items()
             if (names is None or known.effect.name in names) and (pattern is None or pattern.names(known.where))
-        ]
+        }
+        logs = {number for number, known in self.sites.items() if isinstance(known.content, Composite)}
+        with_kept = {at for at in logs if any(inner.id in kept for inner in self.sites[at].content.sites)}
         if not kept and (site is not None or effect is not None):
             said = " ".join(str(each) for each in (effect, site) if each is not None)
             files = ", ".join(sorted({each.where.file for each in self.sites.values()})) or "no file"
@@ -261,11 +276,12 @@ class Run(Sequence[Record]):
         everything = site is None and effect is None
         return self._of(
             self._records.select(
-                None if everything else kept,
+                None if everything else [*(kept - logs | with_kept)],
                 None if device is None else of_devices,
                 None if process is None else of_processes,
                 since or 0.0,
-            )
+            ),
+            self._chosen if everything else frozenset(kept),
         )
 
     def lines(self, line: Callable[[Record], str]) -> Iterator[str]:
@@ -282,24 +298,24 @@ class Run(Sequence[Record]):
                 yield "".join(
                     line(record)
                     for file, part in parts
-                    for record in _records_of(self.processes[file], part, self._known_site)
+                    for record in self.of_part(self.processes[file], part)
                 )
 
     def newest(self) -> Run:
         """The newest record of each process, thread and device."""
-        return self._of(self._records.newest().select([*self.sites], None, None, 0.0))
+        return self._of(self._records.newest().select([*self.sites], None, None, 0.0), self._chosen)
 
     def last(self, count: int) -> Run:
         """The last so many records; lanes count as one."""
-        return self._of(self._records.last(count))
+        return self._of(self._records.last(count), self._chosen)
 
     def last_of_sites(self) -> Iterator[Record]:
         """The last record of each site."""
         for number in self.sites:
-            yield from self._of(self._records.select([number], None, None, 0.0)).last(1)
+            yield from self._of(self._records.select([number], None, None, 0.0), self._chosen).last(1)
 
-    def _of(self, records: native.RunRecords) -> Run:
-        return Run(self.processes, self.sites, records, self._path)
+    def _of(self, records: native.RunRecords, chosen: frozenset[int] | None) -> Run:
+        return Run(self.processes, self.sites, records, self._path, chosen)
 
     def events(self) -> Iterator[Event]:
         """What processes did besides, by time."""
@@ -379,16 +395,6 @@ def _arrow_column(name: str, column: np.ndarray, arrow: Any) -> Any:
 
 _KINDS = {*Kind}
 _LINES = NativeRows(plan_of_line)
-
-
-def _records_of(process: Process, part: Part, find: Callable[[int], Site]) -> Iterator[Record]:
-    """The records of a part, those of a kernel's log one by one."""
-    site, token, device, payload, at = part
-    if isinstance(site.content, Composite):
-        for inner, data in site.content.parts(site, payload):
-            yield from _records_of(process, (inner, token, device, data, at), find)
-        return
-    yield from records_of(site, token, device, payload, at, functools.partial(RunRecord, process))
 
 
 def read(*paths: str | os.PathLike[str]) -> Run:
