@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import rich.cells
 import rich.console
-import rich.markup
 import rich.table
+import rich.text
 
 from effects import _errors as errors
 from effects._model.record import Record, encode, plain, site_of
@@ -78,7 +79,11 @@ def run_command(options: argparse.Namespace) -> int:
     if options.last:
         print(last(run))
     elif options.stats:
-        rich.console.Console().print(stats(run))
+        rows = stats(run)
+        if options.json:
+            print("\n".join(encode(row) for row in rows))
+        else:
+            rich.console.Console().print(_table(rows), crop=False)
     else:
         writer.write(run)
     missing = [*_missing(run, writer.unshown)]
@@ -135,21 +140,47 @@ class Writer:
         self.unshown += not is_shown(record)
 
 
-def stats(run: Run) -> rich.table.Table:
+def stats(run: Run) -> list[dict[str, Any]]:
     """How many records each line has, how many of them there were a second, and which share of all that is."""
-    lines: dict[tuple[str, str, str], list[Any]] = collections.defaultdict(list)
+    lines: dict[tuple[Any, ...], list[Any]] = collections.defaultdict(list)
     for count in run.counts():
-        where = count.site.where
-        line = f"{os.path.basename(where.file)}:{where.line}"
-        lines[line, count.site.effect.name, count.site.content.title].append(count)
+        site = count.site
+        lines[site.where.file, site.where.line, site.effect.name, site.content.title].append(count)
     total = sum(count.number for counts in lines.values() for count in counts)
-    table = rich.table.Table("site", "effect", "what", "count", "each second", "share")
-    for line, counts in sorted(lines.items(), key=lambda each: -sum(count.number for count in each[1])):
+    rows = []
+    for (file, line, effect, title), counts in lines.items():
         number = sum(count.number for count in counts)
         seconds = max(count.last for count in counts) - min(count.first for count in counts)
-        rate = f"{(number - 1) / seconds:,.0f}" if seconds > 0 else ""
-        table.add_row(*map(rich.markup.escape, line), f"{number:,}", rate, f"{number / total:.1%}")
+        rate = (number - 1) / seconds if seconds > 0 else None
+        row = {"file": file, "line": line, "effect": effect, "what": title, "count": number}
+        rows.append({**row, "each second": rate, "share": number / total})
+    return sorted(rows, key=lambda row: -row["count"])
+
+
+def _table(rows: list[dict[str, Any]]) -> rich.table.Table:
+    table = table_of_sites("count", "each second", "share")
+    for row in rows:
+        rate = "" if row["each second"] is None else f"{row['each second']:,.0f}"
+        place = f"{os.path.basename(row['file'])}:{row['line']}"
+        add_row(table, place, row["effect"], row["what"], f"{row['count']:,}", rate, f"{row['share']:.1%}")
     return table
+
+
+def table_of_sites(*columns: str, **options: Any) -> rich.table.Table:
+    """A table of lines with these columns behind those that say which. On a narrow terminal texts are cut, and nothing
+    else."""
+    table = rich.table.Table(**options)
+    for name in ("site", "effect", "what", *columns):
+        table.add_column(name, no_wrap=name not in ("what", "last"))
+    return table
+
+
+def add_row(table: rich.table.Table, site: str, *cells: str) -> None:
+    """Adds a line to a table of lines."""
+    for column, cell in zip(table.columns, (site, *cells), strict=True):
+        if column.no_wrap:
+            column.min_width = max(column.min_width or 0, rich.cells.cell_len(cell))
+    table.add_row(*(rich.text.Text(cell, no_wrap=True, overflow="ellipsis") for cell in (site, *cells)))
 
 
 # What came last.

@@ -22,7 +22,7 @@ from effects import _errors as errors
 from effects._model.record import Record, site_of
 from effects._model.whole import curve
 from effects.extensions.runs.reading import Following, Run, RunError
-from effects.extensions.runs.show import Writer, add_selection, selected
+from effects.extensions.runs.show import Writer, add_row, add_selection, selected, table_of_sites
 
 NO_FIELD = "No record has a field {field!r} with one number."
 
@@ -156,12 +156,11 @@ class _Sites:
         if not self._looks:
             return
         (begin, before), (now, counts) = self._looks[0], self._looks[-1]
-        table = rich.table.Table("site", "effect", "what", "count", "each second", "last", expand=True)
+        table = table_of_sites("count", "each second", "last", expand=True)
         for line in self._counts:
             rate = (counts[line] - before[line]) / (now - begin) if now > begin else 0.0
             shown = f"{os.path.basename(line.file)}:{line.line}", line.effect, line.title, f"{counts[line]:,}"
-            cells = *shown, f"{rate:,.0f}", self._newest.get(line, "")
-            table.add_row(*(rich.text.Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
+            add_row(table, *shown, f"{rate:,.0f}", self._newest.get(line, ""))
         yield table
 
 
