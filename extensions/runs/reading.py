@@ -8,6 +8,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -68,7 +69,8 @@ class RunRecord(Record):
     def text(self) -> str:
         if self._text is None:
             try:
-                self._text = super().text
+                with self._process.as_printed():
+                    self._text = super().text
             except Exception as error:  # as in its program, or a value is not here what it was there
                 why = FAILED.format(error=error)
                 self._site = dataclasses.replace(self._site, content=Unshown(why, self._site.content))
@@ -114,6 +116,11 @@ class Process:
     is_written: bool = False
     is_closed: bool = False
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
+    print_options: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    def as_printed(self) -> AbstractContextManager[Any]:
+        """In force while text is made: NumPy's print options as the process had them when its recording began."""
+        return np.printoptions(**self.print_options) if self.print_options else contextlib.nullcontext()
 
     def numbers(self, place: int) -> list[int]:
         """The numbers that records may have for the device at this position."""
@@ -286,12 +293,15 @@ class Run(Sequence[Record]):
 
     def lines(self, line: Callable[[Record], str]) -> Iterator[str]:
         """The lines of all records, many at a time: as native code makes them, or where it cannot, as `line` does."""
+        have_same_options = all(each.print_options == self.processes[0].print_options for each in self.processes)
         for begin in range(0, len(self._records), _AT_A_TIME):
             records, files = self._read(begin, begin + _AT_A_TIME)
             at = 0
             for count, alike in _LINES.split(records):
                 of, at = files[at : at + count], at + count
-                if (lines := _LINES.of(alike)) is not None:
+                with self.processes[0].as_printed():
+                    lines = _LINES.of(alike) if have_same_options else None
+                if lines is not None:
                     yield lines[0].decode()
                     continue
                 parts = zip(of, alike.parts(), strict=True)
@@ -474,6 +484,9 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
             process.number, process.count, process.run = said["process"], said["process_count"], said["run"]
             process.command = tuple(said["command"])
             process.places = dict(said["devices"])
+            here = np.get_printoptions()
+            options = said.get("print_options", {}).items()
+            process.print_options = {name: value for name, value in options if here.get(name) != value}
 
 
 def _run(processes: list[Process], sites: dict[int, Site], earlier: native.EarlierRecords | None = None) -> Run:

@@ -186,7 +186,8 @@ def _show(x: Any, levels: bool = True) -> None:
 
 
 def contexts() -> None:
-    """Some values in all contexts, on eight devices too."""
+    """Some values in all contexts, on eight devices too, with print options of NumPy's other than its own."""
+    np.set_printoptions(precision=3, threshold=100, suppress=True)
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
     for dtype in SHAPED:
         x = jnp.arange(8).astype(dtype)
@@ -217,6 +218,8 @@ def contexts() -> None:
     fx.jit(jax.grad(lambda x: fx.print_grad("cotangent {:>12}", x * x) * 3))(2.0)
     fx.print("no {}", "line\nbreak")
     fx.log("break", words="a\nb", array=jnp.arange(200.0))
+    fx.print("{} {!r:>30}", jnp.arange(3) / 3, jnp.arange(3) / 3)
+    fx.jit(lambda x: jax.debug.print("{} {!r}", x, x))(jnp.arange(3) / 3e5)
     fx.print("")
     fx.print("a user's own {}", 1, effect=fx.register_effect(fx.Effect("save")))
 
