@@ -83,7 +83,9 @@ def run_command(options: argparse.Namespace) -> int:
         if options.json:
             print("\n".join(encode(row) for row in rows))
         else:
-            rich.console.Console().print(_table(rows), crop=False)
+            table, console = _table(rows), rich.console.Console()
+            console.width = max(console.width, least_width(table))
+            console.print(table)
     else:
         writer.write(run)
     missing = [*_missing(run, writer.unshown)]
@@ -171,8 +173,18 @@ def table_of_sites(*columns: str, **options: Any) -> rich.table.Table:
     else."""
     table = rich.table.Table(**options)
     for name in ("site", "effect", "what", *columns):
-        table.add_column(name, no_wrap=name not in ("what", "last"))
+        is_cut = name in ("what", "last")
+        table.add_column(name, no_wrap=not is_cut, min_width=_LEAST if is_cut else len(name))
     return table
+
+
+_LEAST = 6
+"""Columns of a terminal that a text has at least."""
+
+
+def least_width(table: rich.table.Table) -> int:
+    """Columns of a terminal that a table of lines takes at least."""
+    return 1 + sum((column.min_width or 0) + 3 for column in table.columns)
 
 
 def add_row(table: rich.table.Table, site: str, *cells: str) -> None:

@@ -393,6 +393,8 @@ def run_command(options: argparse.Namespace) -> int:
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the output is a pipe whose reader has seen enough
+        raise
     except OSError as error:
         print(MSG_OUTPUT.format(path=options.output, why=error.strerror or error), file=sys.stderr)
         return 2
