@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -25,6 +26,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         >>> from effects.cli import main
         >>> main(["demo"])  # doctest: +SKIP
     """
+    try:
+        status = _run(argv)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(argv: Sequence[str] | None) -> int:
     words = sys.argv[1:] if argv is None else [*argv]
     chosen = next((word for word in words if not word.startswith("-")), "")
     parser = argparse.ArgumentParser("effects", description=fx.__doc__ and fx.__doc__.splitlines()[0])

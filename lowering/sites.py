@@ -50,7 +50,8 @@ class LineFilter:
         self.least: int | None = None
         self.num_sites: int | None = None
         self.can_be_switched: bool = site.results is None and site.content.may_be_left_out
-        self.native.every, self.native.first = self.asked.every, self.asked.first
+        self.show_every(self.asked.every)
+        self.native.first = None if self.asked.first is None else min(self.asked.first, _MOST)
         self.native.min_seconds = self.asked.min_seconds
         self.follow_levels()  # makes the logger, which `logging` must not have to add while it calls `_follow_levels`
 
@@ -73,7 +74,7 @@ class LineFilter:
 
     def show_every(self, n: int) -> None:
         """Shows one of every `n` effects, in place of what the line asks for."""
-        self.native.every = n
+        self.native.every = min(n, _MOST)
 
     def show_from(self, level: int) -> None:
         """Shows effects of this level or a higher one, in place of those that the logger takes."""
@@ -90,6 +91,9 @@ class LineFilter:
         """Whether nothing but a count would be lost."""
         return not self.num_sites and self.state == (True, *ALWAYS[2:], None)
 
+
+_MOST = (1 << 63) - 1
+"""Greater counts mean the same: no device comes that far."""
 
 _FEW = 1000
 """How many lines are kept at least."""

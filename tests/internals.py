@@ -24,7 +24,7 @@ from effects._model.site import Site as Site
 from effects._model.site import site_from as site_from
 from effects._model.text import NativeRows as NativeRows
 from effects._model.text import field_of as field_of
-from effects._model.text import plan_of_text as plan_of_text
+from effects._model.text import plan_of_line as plan_of_line
 from effects._model.text import print_options as print_options
 from effects._model.where import Where as Where
 from effects._model.where import where_called as where_called

@@ -21,7 +21,7 @@ from effects._model.content import NativeText
 from effects._model.device import device_place
 from effects._model.record import Part, Record, Records, count_lanes, records_of
 from effects._model.site import Site
-from effects._model.text import NativeRows, plan_of_text
+from effects._model.text import NativeRows, plan_of_line
 from effects._model.wire import PLAIN_THREAD, TEXT_RUN, CallbackRecord, Item, ItemKind
 from effects.dispatch.runtime.failures import (
     Failures,
@@ -59,7 +59,7 @@ MSG_NO_READER = (
 )
 
 
-_TEXTS = NativeRows(plan_of_text)
+_TEXTS = NativeRows(plan_of_line)
 
 _ENDS = errors.EffectError, KeyboardInterrupt
 """What a function that ends its program raises."""
@@ -236,10 +236,7 @@ class Replay:
                     raise
                 self.fail(error, site)
             else:
-                if call.prints:
-                    if not (observed and any(capture.suppress for capture in self._captures())):
-                        self._write(returned)
-                elif call.results is not None and not calls_lanes:
+                if call.results is not None and not calls_lanes:
                     results = take_results(call, returned, site.results or ())
                 elif call.results is not None:  # at once: the function may have one array for all lanes
                     taken = take_results(call, returned, call.results)

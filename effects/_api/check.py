@@ -15,7 +15,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after
 from effects._model.callback import HostCall
-from effects._model.content import Report, described_by
+from effects._model.content import Content, Report, described_by
 from effects._model.effect import PROGRAM, Effect, host_effect, register_effect
 from effects._model.filter import Filter, choose
 from effects._model.function import HostFunction, register_callback
@@ -40,6 +40,8 @@ _FAILURE = Filter(level=logging.ERROR)
 @described_by("check")
 class Check(Line):
     """The message of a check. Its records are those of checks that failed."""
+
+    line = Content.line
 
     def native_plan(self, site: Site) -> None:
         return None

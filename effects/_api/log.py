@@ -11,7 +11,7 @@ from effects import _jax
 from effects._model.content import NativeText, Report, described_by
 from effects._model.effect import PROGRAM, Effect, host_effect, register_effect
 from effects._model.filter import LOGGER, choose
-from effects._model.line import line_of, write_lines
+from effects._model.line import write_lines
 from effects._model.operand import MSG_TRACER_IN_TEXT, holds_tracer, take_arguments
 from effects._model.plan import Piece, Plan, Wrap
 from effects._model.primitive import bind_where
@@ -96,7 +96,7 @@ class Event(NativeText):
         return not _is_configured(logging.getLogger(self.logger))
 
     def native_plan(self, site: Site) -> Plan | None:
-        plan = text_plan(site, line_of)
+        plan = text_plan(site, lambda record: self.line(record).removesuffix("\n"))
         if plan is None or any("\n" in piece.literal for piece in plan.pieces):
             return None
         begin, end = Piece("", wrap=Wrap.BEGIN), Piece("", wrap=Wrap.END_LINE)
@@ -107,7 +107,7 @@ class Event(NativeText):
             for record in records:
                 self._log(logger, record)
         else:
-            write_lines(records, line_of, write)
+            write_lines(records, self.line, write)
 
     def _log(self, logger: logging.Logger, record: Record) -> None:
         """Hands a record to Python's logging, as if the user's line had."""

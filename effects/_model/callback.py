@@ -41,7 +41,6 @@ class HostCall(Content):
     tree: Any = None  # their treedef, or its text in a process that has no more
     pass_record: bool = False
     vmap_method: str | None = None  # as for `jax.pure_callback`; None: lane by lane
-    prints: bool = False  # whether the function returns text to print
 
     @property
     def title(self) -> str:
@@ -93,7 +92,7 @@ class HostCall(Content):
         the function returns one result by itself; and of each result the type, the shape, and a table that says for
         each type that may be returned what makes bytes of it, None for arrays. The last of the four is None if native
         code cannot read the results."""
-        if not site.is_plain or self.pass_record or self.prints:
+        if not site.is_plain or self.pass_record:
             return None
         if (fn := self.function.fn) is None:
             return None

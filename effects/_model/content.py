@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
@@ -117,6 +119,12 @@ class Content:
         """A record as text."""
         raise NotImplementedError
 
+    def line(self, record: Record) -> str:
+        """A record as it is written, by the drain and by those who read it later: its level or effect, what happened,
+        and where."""
+        name, text, where = parts_of_line(record)
+        return f"{name:<8} {text} {where}\n"
+
     def resolve(self, site: Site, payload: Any) -> Site:
         """The site of one record, whose sizes are in `site` by now."""
         return site
@@ -151,8 +159,17 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
+def parts_of_line(record: Record) -> tuple[str, str, str]:
+    """The name of its level or of the effect, what happened, and where."""
+    name = record.effect if record.level is None else logging.getLevelName(record.level)
+    lane = f" lane={record.lane}" if record.lane else ""
+    grid = f" grid={record.grid}" if record.grid else ""
+    text = record.text.replace("\n", " ") + lane + grid
+    return name, text, f"{os.path.basename(record.where.file)}:{record.where.line}"
+
+
 class NativeText(Content):
-    """A part: native code makes the text of records, too, from their values."""
+    """A part: native code makes the line of records, too, from their values."""
 
     asks_before_text: ClassVar[bool] = False
     """Whether `writes_text` is asked each time. Otherwise native code writes the text by itself."""
@@ -173,7 +190,7 @@ class NativeText(Content):
         return None
 
     def native_plan(self, site: Site) -> Plan | None:
-        """How native code makes the text that `show` writes; None if it cannot."""
+        """How native code makes `line`; None if it cannot."""
         return None
 
 

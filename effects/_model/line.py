@@ -6,8 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import logging
-import os
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -161,6 +159,12 @@ def _filled_in(tree: Any, leaves: Sequence[Operand | Static], shown: Callable[[S
     return jax.tree.unflatten(tree, [leaf.zeros() if isinstance(leaf, Operand) else shown(leaf) for leaf in leaves])
 
 
+def write_out(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> str:
+    """A format with texts in place of those fields that show what is known while tracing."""
+    given = _filled_in(tree, leaves, lambda static: static.value)
+    return _Fields().written_out(fmt, given, _filled_in(tree, leaves, lambda _: _Known()))
+
+
 def check_format(
     call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...], tree: Any, where: Where, per_shard: bool = False
 ) -> tuple[str, tuple[Operand | Static, ...], tuple[str, ...]]:
@@ -175,7 +179,7 @@ def check_format(
         raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt, example=_example(call)))
     if holds_tracer(fmt):
         raise errors.FormatError(MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt, example=_example(call)))
-    has_objects = any(isinstance(leaf, Static) and leaf.is_object for leaf in site_leaves)
+    has_objects = any(isinstance(leaf, Static) and leaf.travels_as_text for leaf in site_leaves)
     if not has_objects and _is_filled(fmt, site_leaves, tree):
         return fmt, site_leaves, ()
     args, kwargs = _filled_in(tree, site_leaves, lambda static: static.value)
@@ -211,7 +215,7 @@ def check_format(
             with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
                 text = fill(fmt, args, {**record_fields, **kwargs})
         if has_objects:
-            written = _Fields().written_out(fmt, (args, kwargs), _filled_in(tree, site_leaves, lambda _: _Known()))
+            written = write_out(fmt, site_leaves, tree)
     except Exception as error:
         raise _cannot_fill(call, fmt, where, error) from None
     if has_objects and holds_tracer(text := text or written):
@@ -329,21 +333,24 @@ class Line(NativeText):
     def native_plan(self, site: Site) -> Plan | None:
         if self.options is None and _is_filled(self.fmt, site.leaves, site.tree):
             return filled_plan(site, f"{self.fmt}\n".split("{}"))
-        return text_plan(site, lambda record: f"{record.text}\n")
+        return text_plan(site, self.line)
+
+    def line(self, record: Record) -> str:
+        return f"{record.text}\n"
 
     def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:
         return not suppressed and not takes_lines
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
-        write_lines(records, lambda record: record.text, write)
+        write_lines(records, self.line, write)
 
 
 def write_lines(records: Iterable[Record], shown: Callable[[Record], str], write: Callable[[str], None]) -> None:
-    """Writes a line for each record, all at once."""
+    """Writes the line of each record, all at once."""
     lines: list[str] = []
     try:
         for record in records:
-            lines.append(f"{shown(record)}\n")
+            lines.append(shown(record))
     finally:  # those before one that cannot be shown, too
         if lines:
             write("".join(lines))
@@ -355,18 +362,3 @@ def jax_text(fmt: str, options: dict[str, Any], args: tuple[Any, ...], kwargs: M
         return fmt.format(*args, **kwargs)
     with np.printoptions(**options):
         return fmt.format(*args, **kwargs)
-
-
-def line_of(record: Record) -> str:
-    """A record of any effect as one line: its level, what happened, and where."""
-    name, text, where = parts_of_line(record)
-    return f"{name:<8} {text} {where}"
-
-
-def parts_of_line(record: Record) -> tuple[str, str, str]:
-    """The name of its level or of the effect, what happened, and where."""
-    name = record.effect if record.level is None else logging.getLevelName(record.level)
-    lane = f" lane={record.lane}" if record.lane else ""
-    grid = f" grid={record.grid}" if record.grid else ""
-    text = record.text.replace("\n", " ") + lane + grid
-    return name, text, f"{os.path.basename(record.where.file)}:{record.where.line}"

@@ -79,6 +79,13 @@ class Static:
         """Whether it is of a type that descriptions do not have: only its text travels."""
         return not isinstance(self.value, _PLAIN)
 
+    @property
+    def travels_as_text(self) -> bool:
+        """Whether a description has only its text: it is an object, or of a class that derives from a plain one."""
+        value = self.value
+        is_scalar = isinstance(value, np.generic) and not isinstance(value, (str, bytes, np.void))
+        return type(value) not in _TYPES and not is_scalar
+
     def as_text(self) -> Static:
         """The same of an object's text."""
         return Static(Text(self.value)) if self.is_object else self
@@ -105,7 +112,8 @@ def _text(of: Callable[[object], str], thing: object) -> str:
         return f"<{type(thing).__qualname__}>"
 
 
-_PLAIN = (str, bytes, int, float, complex, np.generic)
+_TYPES = (str, bytes, int, float, complex, bool)
+_PLAIN = (*_TYPES, np.generic)
 
 _OPERAND = r"(\w+)\[([-,\d]*)\](?:/(\w+))?(?:@([01]+))?"
 
@@ -268,15 +276,15 @@ def describe_leaf(leaf: Operand | Static) -> Any:
     if isinstance(leaf, Operand):
         return leaf.describe()
     value = leaf.value
+    if leaf.travels_as_text:
+        return {"text": _text(str, value), "of": [type(value).__qualname__, _text(repr, value)]}
     if isinstance(value, np.generic):
         return {"scalar": [value.dtype.name, value.tobytes().hex()]}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
-    if type(value) in (str, int, float, bool):
-        return {"static": value}
-    return {"text": str(value), "of": [type(value).__qualname__, repr(value)]}  # an object's, or a subclass
+    return {"static": value}
 
 
 def read_leaf(description: str | dict[str, Any]) -> Operand | Static:
@@ -334,13 +342,13 @@ def _read_key(description: Any) -> Any:
     return leaf.value
 
 
-def nodes_unknown_elsewhere(tree: Any) -> set[str]:
-    """Types of a tree's nodes that another process reads as lists."""
-    if tree is None or tree.node_data() is None:
+def nodes_unknown_elsewhere(description: Any) -> set[str]:
+    """Types of a tree's nodes that another process reads as lists, from the tree's description."""
+    if not isinstance(description, dict):
         return set()
-    description = describe_tree(tree)
-    own = {description["other"][0]} if isinstance(description, dict) and "other" in description else set()
-    return own.union(*map(nodes_unknown_elsewhere, tree.children()))
+    [(kind, value)] = description.items()
+    own = {value[0]} if kind == "other" else set()
+    return own.union(*map(nodes_unknown_elsewhere, value if kind in ("list", "tuple") else value[-1]))
 
 
 @functools.cache

@@ -341,6 +341,21 @@ class Records(Sequence[Record]):
         data, count = native.select_records(self._data, [site.id for site in kept]) if kept else (b"", 0)
         return Records(data, count, self._find_site)
 
+    def runs(self, key: Callable[[Site], bool]) -> Iterator[tuple[int, Records]]:
+        """The records of consecutive sites that have the same key, and how many they are, lanes counted as one."""
+        if len({*map(key, self.sites())}) < 2:
+            yield self._count, self
+            return
+        at = begin = count = 0
+        before = None
+        while at < len(self._data):
+            header = read_header(self._data, at)
+            if (now := key(self._find_site(header.site))) is not before and count:
+                yield count, Records(self._data[begin:at], count, self._find_site)
+                begin, count = at, 0
+            before, count, at = now, count + 1, at + HEADER.itemsize + header.payload_size
+        yield count, Records(self._data[begin:], count, self._find_site)
+
     def rows(self, plans: dict[int, Any], options: int) -> tuple[bytes, np.ndarray] | None:
         """The lines that native code makes of them, and where each ends; None if it has no hold of them.
 

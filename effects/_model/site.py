@@ -75,14 +75,16 @@ _OWN_KEYS = {
 _to_json = json.JSONEncoder(separators=(",", ":"), default=str).encode
 
 
-def read_site(text: str) -> dict[str, Any]:
+ReadContent = Callable[[Mapping[str, Any], Callable[[Any], Operand]], Content]
+
+
+def read_site(description: Mapping[str, Any], content_of: ReadContent = content_from) -> dict[str, Any]:
     """The fields of the site that describes itself so."""
-    description = json.loads(text)
     leaves = tuple(map(read_leaf, description["leaves"]))
     tree = jax.tree.structure(read_tree(description["tree"], 0)) if "tree" in description else None
     return {
         "effect": Effect(**description["effect"]),
-        "content": content_from(description["content"], read_operand),
+        "content": content_of(description["content"], read_operand),
         "leaves": leaves,
         "tree": tree or flat_arguments(len(leaves)),
         "where": Where(*description["where"]).called_from(description.get("callers", ())),
@@ -415,8 +417,8 @@ def size_operands(site: Site) -> list[Any]:
 _jax.hold_weakly_in_caches(Site)  # it may have a function of the user's
 
 
-def site_from(text: str) -> Site:
-    """The site that describes itself so."""
-    site = Site(**read_site(text))
+def site_from(text: str, content_of: ReadContent = content_from) -> Site:
+    """The site that describes itself so. `content_of`: what reads the content's description."""
+    site = Site(**read_site(json.loads(text), content_of))
     site.__dict__["description"] = text  # a class of the user's reads back as a list, and would hash otherwise
     return site

@@ -263,8 +263,8 @@ class NativeRows:
     """Makes lines of records that came together.
 
     Args:
-        plan: Of a site, how lines are made of its records; None if they have no lines. What it raises says that Python
-            makes them.
+        plan: Of a site, how lines are made of its records: `NO_LINES` if they have none; None if Python must make them,
+            as is what it raises.
     """
 
     def __init__(self, plan: Callable[[Site], Plan | None]):
@@ -287,6 +287,11 @@ class NativeRows:
             return None
         return records.rows(plans, native.number_of_print_options(options))
 
+    def split(self, records: Records) -> Iterator[tuple[int, Records]]:
+        """Records in order, cut where native code makes the lines of the one and Python those of the next; and how many
+        they are, lanes counted as one."""
+        return records.runs(lambda site: self._plan(site) is _OF_PYTHON)
+
     def _plan(self, site: Site) -> Any:
         if site not in self._plans:
             self._plans[site] = self._new_plan(site)
@@ -295,19 +300,20 @@ class NativeRows:
     def _new_plan(self, site: Site) -> Any:
         try:
             plan = self._make(site)
-            return None if plan is None else native.Plan(plan)
+            return _OF_PYTHON if plan is None else None if plan is NO_LINES else native.Plan(plan)
         except Exception:  # whatever a mark cannot do
             return _OF_PYTHON
 
 
 _OF_PYTHON = object()
 
+NO_LINES = Plan([])
+"""The plan of a site whose records have no lines."""
 
-def plan_of_text(site: Site) -> Plan:
-    """How the text is made that showing the records of a site writes."""
-    if not isinstance(site.content, NativeText) or (plan := site.content.native_plan(site)) is None:
-        raise Unfilled
-    return plan
+
+def plan_of_line(site: Site) -> Plan | None:
+    """How native code makes the lines of a site's records (`Content.line`); None where Python must do it."""
+    return site.content.native_plan(site) if isinstance(site.content, NativeText) else None
 
 
 def joined(lines: Sequence[bytes]) -> Lines:

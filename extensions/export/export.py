@@ -16,7 +16,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._model import wire as wire
 from effects._model.effect import token_keys
-from effects._model.operand import nodes_unknown_elsewhere
+from effects._model.operand import describe_tree, nodes_unknown_elsewhere
 from effects._model.site import Site
 from effects.dispatch.calling.jit import JitCall, JitFunction, jit
 from effects.dispatch.calling.programs import RUNTIME_TOKEN, jit_with_all_tokens
@@ -132,6 +132,6 @@ def _trace(function: JitFunction[..., Any], args: Any, kwargs: Any) -> Any:
 def _check_site(name: str, site: Site) -> None:
     if not site.content.is_portable:
         raise ValueError(errors.why_it_stays(f"The program `{name}`", site.content.title, site.where))
-    if types := nodes_unknown_elsewhere(site.tree):
+    if types := nodes_unknown_elsewhere(describe_tree(site.tree)):
         shown = ", ".join(f"`{type_}`" for type_ in sorted(types))
         raise ValueError(MSG_EXPORT_NODE.format(program=name, effect=site.effect.name, where=site.where, types=shown))

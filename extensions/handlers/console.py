@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from effects._model.line import parts_of_line
+from effects._model.content import parts_of_line
 from effects._model.record import Record
 
 

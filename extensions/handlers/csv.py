@@ -13,7 +13,7 @@ from typing import Any
 from effects._model.plan import Piece, Plan, Style, Wrap
 from effects._model.record import Mark, Record, Records, plain, python_value
 from effects._model.site import Site
-from effects._model.text import MarkedRecord, NativeRows, joined, plan_of
+from effects._model.text import NO_LINES, MarkedRecord, NativeRows, joined, plan_of
 from effects.extensions.handlers.files import LineFile, each
 from effects.extensions.handlers.json_values import csv_cell, json_pieces
 
@@ -92,10 +92,10 @@ class CsvHandler:
                 self._fields = list(fields)  # from now on other threads write
             return self._fields
 
-    def _plan(self, site: Site) -> Plan | None:
+    def _plan(self, site: Site) -> Plan:
         record = MarkedRecord(site, with_header=True)
         if record.event is None:
-            return None
+            return NO_LINES
         pieces: list[Piece] = []
         for value in _cells(record, self._fields or ()):
             pieces += _cell_pieces(record, value)

@@ -15,7 +15,7 @@ import json
 import string
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import jax
@@ -29,11 +29,12 @@ from effects._model.content import Content
 from effects._model.effect import JAX_DEBUG, JAX_IO, OF_JAX
 from effects._model.filter import NO_LEVEL
 from effects._model.function import HostFunction, function_name
-from effects._model.line import Line, jax_text
+from effects._model.line import Line, write_out
 from effects._model.operand import Operand, Static, flat_arguments, stored_dtype, take_array, whole_arguments
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
+from effects.extensions.jax_callbacks.jax_line import JaxLine
 from effects.extensions.jax_callbacks.origin import JaxCall
 from effects.lowering.holders import Others, find_holder, set_others
 from effects.lowering.rewrite import rewritten, with_jaxprs
@@ -118,10 +119,11 @@ def _take_over(
     content: Content
     if primitive is _jax.debug_print_p:
         effect, ordered = JAX_DEBUG, params["ordered"]
-        if (line := _as_line(params)) is not None:
-            content, (leaves, tree) = line, _with_static(operands, params)
+        if params["logging_record"] is not None:
+            content = _logging(params)
         else:
-            content = _printing(params)
+            leaves, tree = _with_static(operands, params)
+            content = _as_line(params) or _as_jaxs_line(params, leaves, tree)
     elif primitive is _jax.debug_callback_p:
         effect, ordered = JAX_DEBUG, _jax.is_ordered(params["effect"])
         content = HostCall(_function(primitive, params["callback"]))
@@ -201,37 +203,20 @@ def _calling(primitive: Any, callback: Callable[..., Any], results: int | None, 
     return call
 
 
-def _printing(params: dict[str, Any]) -> HostCall:
-    """A call that formats as JAX does, with arrays of JAX's."""
-    x64 = bool(jax.config.jax_enable_x64)
-    if params["logging_record"] is not None:
-        log = _calling(_jax.debug_print_p, _jax.log_callback(params), None, x64)
-        return HostCall(HostFunction(log, name="jax.debug.log"))
-    fmt, options = params["fmt"], dict(params["np_printoptions"])
-
-    def text(*values: Any) -> str:
-        with _jax.callback_context(x64) as put:
-            arrays = list(map(put, values))
-            args, kwargs = _jax.merge_arguments(params["in_tree"], arrays, params["static_args"])
-            if params["has_placeholders"]:
-                return jax_text(fmt, options, args, kwargs) + "\n"
-            assert not kwargs, "Format without placeholders should not have kwargs."
-            return " ".join((fmt, *map(str, args))) + "\n"
-
-    return HostCall(HostFunction(text, name="jax.debug.print"), prints=True)
+def _logging(params: dict[str, Any]) -> HostCall:
+    log = _calling(_jax.debug_print_p, _jax.log_callback(params), None, bool(jax.config.jax_enable_x64))
+    return HostCall(HostFunction(log, name="jax.debug.log"))
 
 
-# Prints that need no function
+# Prints
 
 
 def _as_line(params: dict[str, Any]) -> Line | None:
-    """The line of ours that is what `jax.debug.print` prints, to the byte; None if a function of JAX's must say.
+    """The line of ours that is what `jax.debug.print` prints, to the byte; None if that takes arrays of JAX's.
 
     Every field must be a whole argument: an array of JAX's without conversion is formatted as NumPy's is.
     """
     fmt, static, tree = params["fmt"], dict(params["static_args"]), params["in_tree"]
-    if params["logging_record"] is not None:
-        return None
     if not params["has_placeholders"]:
         return None if tree.num_leaves else Line(fmt.replace("{", "{{").replace("}", "}}"))
     options = params["np_printoptions"]
@@ -263,6 +248,14 @@ def _as_line(params: dict[str, Any]) -> Line | None:
     except (ValueError, IndexError, KeyError):  # JAX says what is wrong when it comes to it
         return None
     return Line(fmt, options)
+
+
+def _as_jaxs_line(params: dict[str, Any], leaves: Sequence[Operand | Static], tree: Any) -> JaxLine:
+    fmt, options, has_placeholders = params["fmt"], params["np_printoptions"], params["has_placeholders"]
+    if has_placeholders and any(isinstance(leaf, Static) and leaf.travels_as_text for leaf in leaves):
+        with suppress(Exception):  # JAX says what is wrong when it comes to it
+            fmt = write_out(fmt, leaves, tree)
+    return JaxLine(fmt, options, has_placeholders=has_placeholders, x64=bool(jax.config.jax_enable_x64))
 
 
 # JAX's own callbacks in jaxprs: what was traced outside of `fx.jit` is taken over, and given back where tokens do not

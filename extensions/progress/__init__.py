@@ -1,5 +1,7 @@
 """Progress bars that compiled loops drive, on terminals and in notebooks."""
 
+from effects._model.content import described_later
 from effects._model.effect import PROGRAM, Effect, register_effect
 
 PROGRESS = register_effect(Effect("progress", domain=PROGRAM))  # here, since a handler may name it before the first bar
+described_later("progress", "effects.extensions.progress.api")

@@ -7,17 +7,19 @@ import dataclasses
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 
 from effects._model.content import Composite
-from effects._model.effect import effect_names
+from effects._model.effect import Effect
 from effects._model.record import Part, Record, Records, as_numpys, records_of
-from effects._model.site import Site, site_from
-from effects._model.text import NativeRows
+from effects._model.site import Site
+from effects._model.text import NativeRows, plan_of_line
 from effects._model.wire import ALL_DEVICES, EPOCH, FIRST_GPU, STREAM, Kind, thread_of
+from effects.extensions.runs.unshown import FAILED, NO_EFFECT, Unshown, read_site, site_without_description
 from effects.extensions.sites.lines import Pattern
 from effects.lowering.native_module import native
 
@@ -35,7 +37,7 @@ MSG_SEVERAL_RUNS = (
 )
 MSG_NO_SITE = (
     "No site of {path} is one of {said}. A site is a line with an effect. Correct what was given: there are sites in "
-    "{files}."
+    "{files}, of the effects {effects}."
 )
 
 MSG_COLUMNS = (
@@ -56,11 +58,24 @@ class RunError(ValueError):
 class RunRecord(Record):
     """A record of a run file: its device and process are those of the run."""
 
-    __slots__ = ("_process",)
+    __slots__ = ("_process", "_text")
 
     def __init__(self, process: Process, *of_record: Any):
         super().__init__(*of_record)
         self._process = process
+        self._text: str | None = None
+
+    @property
+    def text(self) -> str:
+        if self._text is None:
+            try:
+                with self._process.as_printed():
+                    self._text = super().text
+            except Exception as error:  # as in its program, or a value is not here what it was there
+                why = FAILED.format(error=error)
+                self._site = dataclasses.replace(self._site, content=Unshown(why, self._site.content))
+                self._text = super().text
+        return self._text
 
     @property
     def device(self) -> int:
@@ -83,7 +98,8 @@ class Process:
         command: What was started.
         torn: How many records were begun and are not whole, as of a process that was killed, or are damaged.
         lost: How many records found no room in the file.
-        unknown: How many records are of sites whose description is not there, or is damaged.
+        unknown: How many records are of sites whose description is not there, or is damaged. They are of the effect
+            `?`.
         is_written: Whether the process records into the file now.
         is_closed: Whether the recording has ended by itself.
     """
@@ -100,6 +116,11 @@ class Process:
     is_written: bool = False
     is_closed: bool = False
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
+    print_options: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+
+    def as_printed(self) -> AbstractContextManager[Any]:
+        """In force while text is made: NumPy's print options as the process had them when its recording began."""
+        return np.printoptions(**self.print_options) if self.print_options else contextlib.nullcontext()
 
     def numbers(self, place: int) -> list[int]:
         """The numbers that records may have for the device at this position."""
@@ -159,11 +180,14 @@ class Run(Sequence[Record]):
         sites: The sites, by the number that records have for them.
     """
 
-    def __init__(self, processes: list[Process], sites: dict[int, Site], records: Any, path: str):
+    def __init__(
+        self, processes: list[Process], sites: dict[int, Site], records: Any, path: str, chosen: Any = None
+    ):
         self.processes: list[Process] = processes
         self.sites: dict[int, Site] = sites
         self._path = path
         self._records = records
+        self._chosen: frozenset[int] | None = chosen  # of the sites in a log of a kernel's; None: all
         self._length: int | None = None  # with lanes
 
     def _parts(self, first: int = 0, last: int | None = None) -> Iterator[tuple[Process, Part]]:
@@ -184,7 +208,17 @@ class Run(Sequence[Record]):
 
     def __iter__(self) -> Iterator[Record]:
         for process, part in self._parts():
-            yield from _records_of(process, part, self._known_site)
+            yield from self.of_part(process, part)
+
+    def of_part(self, process: Process, part: Part) -> Iterator[Record]:
+        """The records of a part, those of a kernel's log one by one."""
+        site, token, device, payload, at = part
+        if not isinstance(site.content, Composite):
+            yield from records_of(site, token, device, payload, at, functools.partial(RunRecord, process))
+            return
+        for inner, data in site.content.parts(site, payload):
+            if self._chosen is None or inner.id in self._chosen:
+                yield from self.of_part(process, (inner, token, device, data, at))
 
     def __len__(self) -> int:
         if self._length is None:
@@ -223,17 +257,21 @@ class Run(Sequence[Record]):
         Raises:
             RunError: if no site is meant.
         """
-        names = None if effect is None else effect_names(effect)
+        several = effect if isinstance(effect, Iterable) and not isinstance(effect, str) else [effect]
+        names = None if effect is None else {each.name if isinstance(each, Effect) else each for each in several}
         pattern = None if site is None else Pattern.read(site, "site")
-        kept = [
+        kept = {
             number
             for number, known in self.sites.items()
             if (names is None or known.effect.name in names) and (pattern is None or pattern.names(known.where))
-        ]
+        }
+        logs = {number for number, known in self.sites.items() if isinstance(known.content, Composite)}
+        with_kept = {at for at in logs if any(inner.id in kept for inner in self.sites[at].content.sites)}
         if not kept and (site is not None or effect is not None):
             said = " ".join(str(each) for each in (effect, site) if each is not None)
             files = ", ".join(sorted({each.where.file for each in self.sites.values()})) or "no file"
-            raise RunError(MSG_NO_SITE.format(path=self._path, said=said, files=files))
+            effects = ", ".join(sorted({each.effect.name for each in self.sites.values()})) or "no effect"
+            raise RunError(MSG_NO_SITE.format(path=self._path, said=said, files=files, effects=effects))
         of_devices = [
             (at, number)
             for at, each in enumerate(self.processes)
@@ -245,43 +283,49 @@ class Run(Sequence[Record]):
         everything = site is None and effect is None
         return self._of(
             self._records.select(
-                None if everything else kept,
+                None if everything else [*(kept - logs | with_kept)],
                 None if device is None else of_devices,
                 None if process is None else of_processes,
                 since or 0.0,
-            )
+            ),
+            self._chosen if everything else frozenset(kept),
         )
 
-    def map(self, rows: NativeRows, line: Callable[[Record], str]) -> Iterator[str]:
-        """The lines of all records, many at a time: as native code makes them, or else as `line` does of each."""
-        is_plain = not any(process.places for process in self.processes)  # native code has the places of this process
+    def lines(self, line: Callable[[Record], str]) -> Iterator[str]:
+        """The lines of all records, many at a time: as native code makes them, or where it cannot, as `line` does."""
+        have_same_options = all(each.print_options == self.processes[0].print_options for each in self.processes)
         for begin in range(0, len(self._records), _AT_A_TIME):
             records, files = self._read(begin, begin + _AT_A_TIME)
-            if is_plain and (lines := rows.of(records)) is not None:
-                yield lines[0].decode()
-                continue
-            parts = zip(files, records.parts(), strict=True)
-            yield "".join(
-                line(record)
-                for file, part in parts
-                for record in _records_of(self.processes[file], part, self._known_site)
-            )
+            at = 0
+            for count, alike in _LINES.split(records):
+                of, at = files[at : at + count], at + count
+                with self.processes[0].as_printed():
+                    lines = _LINES.of(alike) if have_same_options else None
+                if lines is not None:
+                    yield lines[0].decode()
+                    continue
+                parts = zip(of, alike.parts(), strict=True)
+                yield "".join(
+                    line(record)
+                    for file, part in parts
+                    for record in self.of_part(self.processes[file], part)
+                )
 
     def newest(self) -> Run:
         """The newest record of each process, thread and device."""
-        return self._of(self._records.newest().select([*self.sites], None, None, 0.0))
+        return self._of(self._records.newest().select([*self.sites], None, None, 0.0), self._chosen)
 
     def last(self, count: int) -> Run:
         """The last so many records; lanes count as one."""
-        return self._of(self._records.last(count))
+        return self._of(self._records.last(count), self._chosen)
 
     def last_of_sites(self) -> Iterator[Record]:
         """The last record of each site."""
         for number in self.sites:
-            yield from self._of(self._records.select([number], None, None, 0.0)).last(1)
+            yield from self._of(self._records.select([number], None, None, 0.0), self._chosen).last(1)
 
-    def _of(self, records: native.RunRecords) -> Run:
-        return Run(self.processes, self.sites, records, self._path)
+    def _of(self, records: native.RunRecords, chosen: frozenset[int] | None) -> Run:
+        return Run(self.processes, self.sites, records, self._path, chosen)
 
     def events(self) -> Iterator[Event]:
         """What processes did besides, by time."""
@@ -360,16 +404,7 @@ def _arrow_column(name: str, column: np.ndarray, arrow: Any) -> Any:
 
 
 _KINDS = {*Kind}
-
-
-def _records_of(process: Process, part: Part, find: Callable[[int], Site]) -> Iterator[Record]:
-    """The records of a part, those of a kernel's log one by one."""
-    site, token, device, payload, at = part
-    if isinstance(site.content, Composite):
-        for inner, data in site.content.parts(site, payload):
-            yield from _records_of(process, (inner, token, device, data, at), find)
-        return
-    yield from records_of(site, token, device, payload, at, functools.partial(RunRecord, process))
+_LINES = NativeRows(plan_of_line)
 
 
 def read(*paths: str | os.PathLike[str]) -> Run:
@@ -441,7 +476,7 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
     for is_site, number, text in process._file.described():
         with contextlib.suppress(ValueError, TypeError, KeyError):  # of a kind that this process does not know
             if is_site:
-                site = sites[number] = site_from(text.decode())
+                site = sites[number] = read_site(text.decode())
                 if isinstance(site.content, Composite):
                     sites.update((inner.id, inner) for inner in site.content.sites)
                 continue
@@ -449,6 +484,9 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
             process.number, process.count, process.run = said["process"], said["process_count"], said["run"]
             process.command = tuple(said["command"])
             process.places = dict(said["devices"])
+            here = np.get_printoptions()
+            options = said.get("print_options", {}).items()
+            process.print_options = {name: value for name, value in options if here.get(name) != value}
 
 
 def _run(processes: list[Process], sites: dict[int, Site], earlier: native.EarlierRecords | None = None) -> Run:
@@ -459,9 +497,9 @@ def _run(processes: list[Process], sites: dict[int, Site], earlier: native.Earli
         raise RunError(MSG_SEVERAL_RUNS.format(paths=path.replace(", ", " and ")))
     records = native.RunRecords([process._file for process in processes], earlier)
     for at, number, count, _, _ in records.count():
-        processes[at].unknown += 0 if number in sites else count
-    if any(each.unknown for each in processes):
-        records = records.select([*sites], None, None, 0.0)
+        if number not in sites:
+            sites[number] = site_without_description(number)
+        processes[at].unknown += count * (sites[number].effect.name == NO_EFFECT)
     return Run(processes, sites, records, path)
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
@@ -188,4 +189,5 @@ def _process() -> dict[str, Any]:
         "command": sys.argv,
         "time": time.time(),
         "devices": [*places.items()],
+        "print_options": {name: value for name, value in np.get_printoptions().items() if not isinstance(value, dict)},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import sys
 import time
@@ -11,20 +12,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import rich.cells
 import rich.console
-import rich.markup
 import rich.table
+import rich.text
 
 from effects import _errors as errors
-from effects._model.content import NativeText
-from effects._model.line import parts_of_line
-from effects._model.record import Record, after_shard, encode, plain, site_of
+from effects._model.record import Record, encode, plain, site_of
 from effects._model.site import Site
-from effects._model.text import NativeRows, text_plan
 from effects._model.wire import INDEX, PHASE, Kind
 from effects.extensions.runs.reading import Event, Process, Run, RunError, read
+from effects.extensions.runs.unshown import is_shown
 
 UNWHOLE = "{path}: {what} left out."
+UNSHOWN = "{records} not shown as in their program, each in a line that says why."
 RUNS = "{process} runs and records."
 ENDED = "{process} ended its recording at {time}."
 KILLED = "{process} was ended without closing its recording, whose newest entry is of {time}."
@@ -46,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="each record as a JSON object on a line of its own")
     parser.add_argument("--last", action="store_true", help="what each device came to last, and what has not ended")
     parser.add_argument("--stats", action="store_true", help="how many records each site has")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit status 1 if a record is missing, or not shown as in its program"
+    )
     add_selection(parser)
     parser.add_argument(
         "--since", type=float, metavar="s", help="seconds since 1970; if negative, seconds ahead of the newest record"
@@ -71,69 +75,124 @@ def run_command(options: argparse.Namespace) -> int:
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
-    for process in run.processes:
-        if what := _left_out(process):
-            print(UNWHOLE.format(path=process.path, what=what), file=sys.stderr)
-    try:
-        if options.last:
-            print(last(run))
-        elif options.stats:
-            rich.console.Console().print(stats(run))
+    writer = Writer(options.json)
+    if options.last:
+        print(last(run))
+    elif options.stats:
+        rows = stats(run)
+        if options.json:
+            print("\n".join(encode(row) for row in rows))
         else:
-            for lines in json_lines(run) if options.json else text_lines(run):
-                sys.stdout.write(lines)
-        sys.stdout.flush()
-    except BrokenPipeError:  # who reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+            table, console = _table(rows), rich.console.Console()
+            console.width = max(console.width, least_width(table))
+            console.print(table)
+    else:
+        writer.write(run)
+    missing = [*_missing(run, writer.unshown)]
+    for line in missing:
+        print(line, file=sys.stderr)
+    return 1 if options.strict and missing else 0
 
 
-def _left_out(process: Process) -> str:
-    counts = {
-        "which are not whole": process.torn,
-        "which found no room": process.lost,
-        "of unknown sites": process.unknown,
-    }
-    return ", ".join(f"{errors.counted(count, 'record')} {what}" for what, count in counts.items() if count)
+def _missing(run: Run, unshown: int) -> Iterator[str]:
+    """Lines that say what is not shown, or otherwise than in its program."""
+    for process in run.processes:
+        counts = {"which are not whole": process.torn, "which found no room": process.lost}
+        if what := ", ".join(f"{errors.counted(count, 'record')} {of}" for of, count in counts.items() if count):
+            yield UNWHOLE.format(path=process.path, what=what)
+    if unshown:
+        yield UNSHOWN.format(records=errors.counted(unshown, "record"))
 
 
 # All of them.
 
 
-def line_of(record: Record) -> str:
-    """A record as a line: a print as it was printed, others behind their level or effect."""
-    content = site_of(record).content
-    if record.level is None and isinstance(content, NativeText) and content.writes_text:
-        return f"{after_shard(record, record.text)}\n"
-    name, text, where = parts_of_line(record)
-    return f"{name:<8} {text} {where}\n"
+class Writer:
+    """Writes records to the output.
+
+    Args:
+        as_json: Whether each is a line of JSON, and not of text.
+
+    Attributes:
+        unshown: How many there were whose text this process cannot make.
+    """
+
+    def __init__(self, as_json: bool):
+        self._as_json = as_json
+        self.unshown: int = 0
+        with contextlib.suppress(AttributeError):
+            sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] - a line is shown in any case
+
+    def write(self, run: Run) -> None:
+        """Writes the records of a run."""
+        for lines in map(self._json, run) if self._as_json else run.lines(self._line):
+            sys.stdout.write(lines)
+        sys.stdout.flush()
+
+    def _line(self, record: Record) -> str:
+        self._count(record)
+        return site_of(record).content.line(record)
+
+    def _json(self, record: Record) -> str:
+        self._count(record)
+        return encode(record.dict_with(plain)) + "\n"
+
+    def _count(self, record: Record) -> None:
+        _ = record.text  # the attempt says whether it can be made
+        self.unshown += not is_shown(record)
 
 
-def text_lines(run: Run) -> Iterator[str]:
-    """The records as text, many at a time."""
-    return run.map(NativeRows(lambda site: text_plan(site, line_of)), line_of)
-
-
-def json_lines(run: Run) -> Iterator[str]:
-    """The records as lines of JSON."""
-    return (encode(record.dict_with(plain)) + "\n" for record in run)
-
-
-def stats(run: Run) -> rich.table.Table:
+def stats(run: Run) -> list[dict[str, Any]]:
     """How many records each line has, how many of them there were a second, and which share of all that is."""
-    lines: dict[tuple[str, str, str], list[Any]] = collections.defaultdict(list)
+    lines: dict[tuple[Any, ...], list[Any]] = collections.defaultdict(list)
     for count in run.counts():
-        where = count.site.where
-        line = f"{os.path.basename(where.file)}:{where.line}"
-        lines[line, count.site.effect.name, count.site.content.title].append(count)
+        site = count.site
+        lines[site.where.file, site.where.line, site.effect.name, site.content.title].append(count)
     total = sum(count.number for counts in lines.values() for count in counts)
-    table = rich.table.Table("site", "effect", "what", "count", "each second", "share")
-    for line, counts in sorted(lines.items(), key=lambda each: -sum(count.number for count in each[1])):
+    rows = []
+    for (file, line, effect, title), counts in lines.items():
         number = sum(count.number for count in counts)
         seconds = max(count.last for count in counts) - min(count.first for count in counts)
-        rate = f"{(number - 1) / seconds:,.0f}" if seconds > 0 else ""
-        table.add_row(*map(rich.markup.escape, line), f"{number:,}", rate, f"{number / total:.1%}")
+        rate = (number - 1) / seconds if seconds > 0 else None
+        row = {"file": file, "line": line, "effect": effect, "what": title, "count": number}
+        rows.append({**row, "each second": rate, "share": number / total})
+    return sorted(rows, key=lambda row: -row["count"])
+
+
+def _table(rows: list[dict[str, Any]]) -> rich.table.Table:
+    table = table_of_sites("count", "each second", "share")
+    for row in rows:
+        rate = "" if row["each second"] is None else f"{row['each second']:,.0f}"
+        place = f"{os.path.basename(row['file'])}:{row['line']}"
+        add_row(table, place, row["effect"], row["what"], f"{row['count']:,}", rate, f"{row['share']:.1%}")
     return table
+
+
+def table_of_sites(*columns: str, **options: Any) -> rich.table.Table:
+    """A table of lines with these columns behind those that say which. On a narrow terminal texts are cut, and nothing
+    else."""
+    table = rich.table.Table(**options)
+    for name in ("site", "effect", "what", *columns):
+        is_cut = name in ("what", "last")
+        table.add_column(name, no_wrap=not is_cut, min_width=_LEAST if is_cut else len(name))
+    return table
+
+
+_LEAST = 6
+"""Columns of a terminal that a text has at least."""
+
+
+def least_width(table: rich.table.Table) -> int:
+    """Columns of a terminal that a table of lines takes at least."""
+    return 1 + sum((column.min_width or 0) + 3 for column in table.columns)
+
+
+def add_row(table: rich.table.Table, site: str, *cells: str) -> None:
+    """Adds a line to a table of lines."""
+    for column, cell in zip(table.columns, (site, *cells), strict=True):
+        if column.no_wrap:
+            column.min_width = max(column.min_width or 0, rich.cells.cell_len(cell))
+    table.add_row(*(rich.text.Text(cell, no_wrap=True, overflow="ellipsis") for cell in (site, *cells)))
 
 
 # What came last.

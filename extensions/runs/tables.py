@@ -18,7 +18,7 @@ from effects._model.operand import Operand, Static
 from effects._model.record import Records, number_of_device, site_of
 from effects._model.site import Site
 from effects._model.wire import DOMAIN_BITS, FIRST_NESTED_THREAD, PLACED_THREAD, Kind, read_header
-from effects.extensions.runs.reading import Process, Run, _records_of
+from effects.extensions.runs.reading import Process, Run
 
 
 @dataclasses.dataclass(eq=False)
@@ -121,7 +121,7 @@ class _Reader:
     def _add_one_by_one(self, found: dict[Any, Any], process: Process, records: Records) -> None:
         groups: dict[Any, list[Any]] = {}
         for part in records.parts():
-            for record in _records_of(process, part, self._run._known_site):
+            for record in self._run.of_part(process, part):
                 site, values = site_of(record), jax.tree.leaves((record.args, record.fields))
                 types = tuple((np.shape(value), np.asarray(value).dtype) for value in values)
                 groups.setdefault((key_of(site), site.leaf_names, types), []).append((record, values))

@@ -22,7 +22,7 @@ from effects import _errors as errors
 from effects._model.record import Record, site_of
 from effects._model.whole import curve
 from effects.extensions.runs.reading import Following, Run, RunError
-from effects.extensions.runs.show import add_selection, json_lines, selected, text_lines
+from effects.extensions.runs.show import Writer, add_row, add_selection, selected, table_of_sites
 
 NO_FIELD = "No record has a field {field!r} with one number."
 
@@ -57,18 +57,14 @@ def run_command(options: argparse.Namespace) -> int:
         elif options.plot:
             _watch(options, _Plot(options.plot))
         else:
+            writer = Writer(options.json)
             for number, run in enumerate(_looks(options)):
-                new = run if number else run.last(_FIRST)
-                for lines in json_lines(new) if options.json else text_lines(new):
-                    sys.stdout.write(lines)
-                sys.stdout.flush()
+                writer.write(run if number else run.last(_FIRST))
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:  # who reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -160,12 +156,11 @@ class _Sites:
         if not self._looks:
             return
         (begin, before), (now, counts) = self._looks[0], self._looks[-1]
-        table = rich.table.Table("site", "effect", "what", "count", "each second", "last", expand=True)
+        table = table_of_sites("count", "each second", "last", expand=True)
         for line in self._counts:
             rate = (counts[line] - before[line]) / (now - begin) if now > begin else 0.0
             shown = f"{os.path.basename(line.file)}:{line.line}", line.effect, line.title, f"{counts[line]:,}"
-            cells = *shown, f"{rate:,.0f}", self._newest.get(line, "")
-            table.add_row(*(rich.text.Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
+            add_row(table, *shown, f"{rate:,.0f}", self._newest.get(line, ""))
         yield table
 
 

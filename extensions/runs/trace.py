@@ -24,7 +24,7 @@ from effects._model.callback import HostCall
 from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.wire import ALL_DEVICES, EPOCH, PHASE, PLAIN_THREAD, STREAM, Kind, in_region, thread_of
-from effects.extensions.runs.reading import Event, Run, RunError, _records_of, read
+from effects.extensions.runs.reading import Event, Run, RunError, read
 
 MSG_OUTPUT = "The trace cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
 
@@ -180,14 +180,14 @@ class Timeline:
             # The functions that programs of JAX's start are numbered as those of one program.
             numbered = (process.number, PLAIN_THREAD) if program[1][0] == PLAIN_THREAD else program
             if site.effect.name == "async":
-                for record in _records_of(process, part, run._known_site):
+                for record in run.of_part(process, part):
                     lane = int(np.ravel_multi_index(record.lane, site.lanes)) if record.lane else 0
                     track = process.number, _OPERATIONS
                     begun = Slice("function", track, site.content.title, time, program[1], site, device)
                     starts.setdefault((numbered, int(record.args[-1]), lane), []).append(begun)
                     self.slices.append(begun)
             elif isinstance(site.content, HostCall) and site.content.function.key == _ASYNC_DONE:
-                for record in _records_of(process, part, run._known_site):
+                for record in run.of_part(process, part):
                     high, low, lane = map(int, record.args[0])
                     only = device if in_region(token[PHASE]) else None
                     dones.append(((numbered, high << 12 | low, lane), only, functions))
@@ -393,6 +393,8 @@ def run_command(options: argparse.Namespace) -> int:
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the output is a pipe whose reader has seen enough
+        raise
     except OSError as error:
         print(MSG_OUTPUT.format(path=options.output, why=error.strerror or error), file=sys.stderr)
         return 2

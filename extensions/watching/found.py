@@ -190,7 +190,7 @@ class Found(Check):
         return fields if self.search else read_fields(self.of, fields)
 
     def text(self, record: Record) -> str:
-        return _text(record.fields)
+        return _text(read_fields(self.of, record.fields) if self.search else record.fields)
 
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         for record in records:

@@ -20,7 +20,7 @@ from tests.internals import (
     Records,
     Site,
     Static,
-    plan_of_text,
+    plan_of_line,
     print_options,
     stored_dtype,
     where_called,
@@ -238,7 +238,7 @@ def test_texts(number):
     values = args or (ONE,), {}
     site = site_of(values, PRINT, Line(fmt))
     records = Records(record_of(site, values, (7 << 8, 3, 0, 0)), 1, lambda _: site)
-    rows = NativeRows(plan_of_text).of(records)
+    rows = NativeRows(plan_of_line).of(records)
     assert (rows is not None) == (number < len(FORMATS) - OF_PYTHON)
     assert rows is None or rows[0].decode() == f"{records[0].text}\n"
 
