@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import effects as fx
 from effects import _lazy, _removed
-from effects._commands import COMMANDS
+from effects._commands import COMMANDS, before_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         >>> from effects.cli import main
         >>> main(["demo"])  # doctest: +SKIP
     """
+    for prepare in before_command:
+        prepare()
     words = sys.argv[1:] if argv is None else [*argv]
     chosen = next((word for word in words if not word.startswith("-")), "")
     parser = argparse.ArgumentParser("effects", description=fx.__doc__ and fx.__doc__.splitlines()[0])
