@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
 import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -52,43 +53,38 @@ _ANOTHER = "another process records into it"
 _LEAST, _USUAL, _MOST = 1 << 16, 64 << 20, 1 << 40
 
 
-class Recording:
-    """What `fx.record` returns: a recording that runs, and a `with` block at whose end it is over.
-
-    Attributes:
-        path: The file.
-    """
+class _Writing:
+    """A recording that runs, whoever has the object that `fx.record` returned."""
 
     def __init__(self, path: str):
-        self.path: str = path
-        self._process = os.getpid()
+        self.path = path
         self._described: set[int] = set()
-        self._is_held = False  # by a `with` block, or by the process: no other takes its place
+        self.holder: Callable[[], object] = lambda: None  # of a `with` block, or the process: none takes its place
 
-    def _start(self, max_bytes: int, keep: str, inode: int | None = None) -> bool:
-        """False if another process records into the file. No signal's handler may run in here, nor in `_end`."""
+    def start(self, max_bytes: int, keep: str, inode: int | None = None) -> bool:
+        """False if another process records into the file. No signal's handler may run in here, nor in `end`."""
         with _lock:
-            if _running and _running[0]._is_held:
+            if _running and _running[0].holder() is not None:
                 raise RuntimeError(MSG_SECOND.format(path=_running[0].path))
             for other in [*_running]:
-                other._end()
+                other.end()
             note_functions = runtime.drain.note_functions  # raises in a child that has no effects
             try:
                 if not native.start_recording(self.path, max_bytes, keep == "newest", inode):
                     return False
             except RuntimeError as error:
-                raise self._unwritable(str(error), max_bytes) from None
+                raise self.unwritable(str(error), max_bytes) from None
             _running.append(self)
             note_functions(True)
-            known_sites.listen(self._describe)
+            known_sites.listen(self.describe)
             for site in known_sites.all():
-                self._describe(site)
+                self.describe(site)
             return True
 
-    def _unwritable(self, why: str, max_bytes: int = _USUAL) -> OSError:
+    def unwritable(self, why: str, max_bytes: int = _USUAL) -> OSError:
         return OSError(MSG_UNWRITABLE.format(path=self.path, why=why, size=f"{max_bytes / (1 << 20):.1f} MiB"))
 
-    def _describe(self, site: Site) -> None:
+    def describe(self, site: Site) -> None:
         """Before a program can be called that has the site. If it is interrupted, that is lowered again."""
         if self not in _running or site.id in self._described:
             return
@@ -98,6 +94,32 @@ class Recording:
         else:
             self.close()
             LOGGER.error(MSG_STOPPED.format(path=self.path))
+
+    def close(self) -> None:
+        if self in _running:
+            uninterrupted(self.end)
+
+    def end(self) -> None:
+        with _lock:
+            if self not in _running:
+                return
+            _running.remove(self)
+            runtime.drain.note_functions(False)
+            known_sites.stop_listening(self.describe)
+            native.stop_recording()
+
+
+class Recording:
+    """What `fx.record` returns: a recording that runs, and a `with` block at whose end it is over.
+
+    Attributes:
+        path: The file.
+    """
+
+    def __init__(self, writing: _Writing):
+        self.path: str = writing.path
+        self._writing = writing
+        self._process = os.getpid()
 
     @property
     def lost(self) -> int:
@@ -112,20 +134,10 @@ class Recording:
     def close(self) -> None:
         """Ends the recording, whose file then takes what its records need. A second call does nothing, nor does one in a
         forked child."""
-        if self in _running:
-            uninterrupted(self._end)
-
-    def _end(self) -> None:
-        with _lock:
-            if self not in _running:
-                return
-            _running.remove(self)
-            runtime.drain.note_functions(False)
-            known_sites.stop_listening(self._describe)
-            native.stop_recording()
+        self._writing.close()
 
     def __enter__(self) -> Self:
-        self._is_held = True
+        self._writing.holder = weakref.ref(self)  # gone if an interrupt comes ahead of `__exit__`
         return self
 
     def __exit__(
@@ -142,7 +154,7 @@ class Recording:
             self.close()
 
 
-_running: list[Recording] = []
+_running: list[_Writing] = []
 """The recording of this process, if there is one."""
 
 _lock = threading.RLock()
@@ -183,14 +195,14 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL, keep: str =
     if keep not in ("newest", "first"):
         raise ValueError(MSG_KEEP.format(keep=errors.shown(keep)))
     _process_recording.begin()
-    recording = Recording(os.path.abspath(os.fspath(path)))
+    writing = _Writing(os.path.abspath(os.fspath(path)))
     try:
-        if not uninterrupted(lambda: recording._start(max_bytes, keep)):
-            raise recording._unwritable(_ANOTHER, max_bytes)
+        if not uninterrupted(lambda: writing.start(max_bytes, keep)):
+            raise writing.unwritable(_ANOTHER, max_bytes)
+        return Recording(writing)
     except BaseException:
-        recording.close()
+        writing.close()
         raise
-    return recording
 
 
 _BEGAN = "_EFFECTS_RUN_BEGAN"
@@ -208,7 +220,7 @@ class _ProcessRecording:
     def __init__(self) -> None:
         self._path = ""
         self._is_due = False
-        self._recording: Recording | None = None
+        self._writing: _Writing | None = None
 
     def ask(self, path: str) -> None:
         """Has this process and its children record into this file or folder."""
@@ -229,21 +241,21 @@ class _ProcessRecording:
         """Begins what is due, ahead of the effects of a site."""
         if self._is_due and (error := uninterrupted(self._begin)) is not None:
             LOGGER.warning(MSG_UNRECORDED.format(error=error))
-        if self._recording is not None and site is not None:
-            self._recording._describe(site)
+        if self._writing is not None and site is not None:
+            self._writing.describe(site)
 
     def _begin(self) -> OSError | None:
         with _lock:
             error = None
             for path, inode in self._files() if self._is_due else ():
-                recording = Recording(path)
-                recording._is_held = True
+                writing = _Writing(path)
+                writing.holder = lambda: self
                 try:
                     os.makedirs(os.path.dirname(path), exist_ok=True)
-                    if recording._start(_USUAL, "newest", inode):
-                        self._recording, error = recording, None
+                    if writing.start(_USUAL, "newest", inode):
+                        self._writing, error = writing, None
                         break
-                    error = recording._unwritable(_ANOTHER)
+                    error = writing.unwritable(_ANOTHER)
                 except OSError as problem:
                     error = problem
                     break
@@ -261,22 +273,22 @@ class _ProcessRecording:
     def after_fork(self) -> None:
         """In a forked child: the recording is the parent's. The child begins one of its own."""
         self._is_due = bool(self._path) and not runtime.is_lost
-        self._recording = None
+        self._writing = None
 
 
 _process_recording = _ProcessRecording()
 
 
 def _close_all() -> None:
-    for recording in [*_running]:
-        recording.close()
+    for writing in [*_running]:
+        writing.close()
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
-    for recording in _running:
-        known_sites.stop_listening(recording._describe)
+    for writing in _running:
+        known_sites.stop_listening(writing.describe)
     _running.clear()
     if not runtime.is_lost:
         runtime.drain.note_functions(False)

@@ -145,7 +145,7 @@ bool Writer::open(const std::string &path, uint64_t capacity, bool keeps_newest,
   end_ = kPage + segment * segments_;
   // All room is taken now: a page that finds none later would end the process.
   if (const int error = Allocate(file.number, end_); error != 0) {
-    if (::ftruncate(file.number, 0) != 0) Throw(errno);
+    ::unlink(path.c_str());
     Throw(error);
   }
   void *const memory = ::mmap(nullptr, end_, PROT_READ | PROT_WRITE, MAP_SHARED, file.number, 0);
