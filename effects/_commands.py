@@ -6,6 +6,7 @@ reads this table, and `effects --help` shows it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -37,6 +38,9 @@ COMMANDS: list[Command] = [
     ),
 ]
 """All subcommands, in the order in which `effects --help` lists them."""
+
+before_command: list[Callable[[], object]] = []
+"""What extensions have done before a subcommand runs."""
 
 
 def register_command(name: str, help: str, module: str) -> None:

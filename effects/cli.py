@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import effects as fx
 from effects import _lazy, _removed
-from effects._commands import COMMANDS
+from effects._commands import COMMANDS, before_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    for prepare in before_command:
+        prepare()
     words = sys.argv[1:] if argv is None else [*argv]
     chosen = next((word for word in words if not word.startswith("-")), "")
     parser = argparse.ArgumentParser("effects", description=fx.__doc__ and fx.__doc__.splitlines()[0])

@@ -144,7 +144,6 @@ class KnownSites:
 
     def register(self, site: Site) -> object:
         """Makes a site known. A program keeps what is returned for as long as it may bring the site's records."""
-        self.announce(site)
         with self._lock:
             is_new = native.site_holders(site.id) == 0  # else native code has its plan
             claim = _Claim(site)
@@ -155,7 +154,8 @@ class KnownSites:
             if writes_itself and (plan := content.native_plan(site)) is not None:
                 native.set_plan(site.id, plan)
             self._add(site)
-            return claim
+        self.announce(site)  # a listener that comes meanwhile finds it in `all()`
+        return claim
 
     def _add(self, site: Site) -> Site:
         line = self.filter_of(site)

@@ -328,6 +328,7 @@ class Runtime:
         self.drain.before_start = self._before_start
         self.waiting: Waiting = Waiting(self.streams, self.drain, self.failure_poll)
         self.is_lost: bool = False  # in a forked child
+        self.at_end: list[Callable[[], object]] = []  # what is called when all effects have been shown
         # A program that JAX dispatches says nothing when it is called, but it has been lowered.
         self.sites.listen(self.start)
 
@@ -384,6 +385,8 @@ class Runtime:
                     failure.__cause__ = None
                 _jax.hide_frames(failure)
                 sys.excepthook(type(failure), failure, failure.__traceback__)
+            for close in self.at_end:
+                close()
             native.watch_exit(config.exit_code)
             if interrupted:
                 native.end_with(INTERRUPTED, always=True)

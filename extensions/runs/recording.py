@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import socket
 import sys
+import threading
 import time
+import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,9 +18,11 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
+from effects._commands import before_command
 from effects._model.device import PLATFORMS
 from effects._model.filter import LOGGER
 from effects._model.site import Site
+from effects.dispatch.runtime.background import uninterrupted
 from effects.dispatch.runtime.runtime import effects_barrier, runtime
 from effects.lowering.native_module import native
 from effects.lowering.sites import known_sites
@@ -39,12 +43,71 @@ MSG_UNWRITABLE = (
     "The run file {path} cannot be written: {why}. It takes all of its {size} when recording begins. Name another "
     "file, end the process that writes it, or lower `max_bytes`."
 )
+MSG_UNRECORDED = "{error} The program goes on, and is not recorded."
 MSG_STOPPED = (
     "Recording into {path} has stopped: the file system takes no more. The program goes on. What was recorded before "
     "can be read."
 )
 
-_LEAST, _MOST = 1 << 16, 1 << 40
+_ANOTHER = "another process records into it"
+
+_LEAST, _USUAL, _MOST = 1 << 16, 64 << 20, 1 << 40
+
+
+class _Writing:
+    """A recording that runs, whoever has the object that `fx.record` returned."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self._described: set[int] = set()
+        self.holder: Callable[[], object] = lambda: None  # of a `with` block, or the process: none takes its place
+
+    def start(self, max_bytes: int, keep: str, inode: int | None = None) -> bool:
+        """False if another process records into the file. No signal's handler may run in here, nor in `end`."""
+        with _lock:
+            if _running and _running[0].holder() is not None:
+                raise RuntimeError(MSG_SECOND.format(path=_running[0].path))
+            for other in [*_running]:
+                other.end()
+            note_functions = runtime.drain.note_functions  # raises in a child that has no effects
+            try:
+                if not native.start_recording(self.path, max_bytes, keep == "newest", inode):
+                    return False
+            except RuntimeError as error:
+                raise self.unwritable(str(error), max_bytes) from None
+            _running.append(self)
+            note_functions(True)
+            known_sites.listen(self.describe)
+            for site in known_sites.all():
+                self.describe(site)
+            return True
+
+    def unwritable(self, why: str, max_bytes: int = _USUAL) -> OSError:
+        return OSError(MSG_UNWRITABLE.format(path=self.path, why=why, size=f"{max_bytes / (1 << 20):.1f} MiB"))
+
+    def describe(self, site: Site) -> None:
+        """Before a program can be called that has the site. If it is interrupted, that is lowered again."""
+        if self not in _running or site.id in self._described:
+            return
+        is_there = bool(self._described) or native.describe_process(json.dumps(_process()))
+        if is_there and native.describe_site(site.id, site.description):
+            self._described.add(site.id)
+        else:
+            self.close()
+            LOGGER.error(MSG_STOPPED.format(path=self.path))
+
+    def close(self) -> None:
+        if self in _running:
+            uninterrupted(self.end)
+
+    def end(self) -> None:
+        with _lock:
+            if self not in _running:
+                return
+            _running.remove(self)
+            runtime.drain.note_functions(False)
+            known_sites.stop_listening(self.describe)
+            native.stop_recording()
 
 
 class Recording:
@@ -54,34 +117,10 @@ class Recording:
         path: The file.
     """
 
-    def __init__(self, path: str):
-        self.path: str = path
-        self._described: set[int] = set()
-        self._has_ended = False
-
-    def _start(self, max_bytes: int, keep: str) -> None:
-        try:
-            is_only = native.start_recording(self.path, max_bytes, keep == "newest")
-        except RuntimeError as error:
-            size = f"{max_bytes / (1 << 20):.1f} MiB"
-            raise OSError(MSG_UNWRITABLE.format(path=self.path, why=error, size=size)) from None
-        if not is_only:
-            raise RuntimeError(MSG_SECOND.format(path=_recordings[-1].path))
-        _recordings.append(self)
-        runtime.drain.note_functions(True)
-        known_sites.listen(self._describe)
-        for site in known_sites.all():
-            self._describe(site)
-
-    def _describe(self, site: Site) -> None:
-        """Before a program can be called that has the site."""
-        if self._has_ended or site.id in self._described:
-            return
-        is_there = bool(self._described) or native.describe_process(json.dumps(_process()))
-        self._described.add(site.id)
-        if not (is_there and native.describe_site(site.id, site.description)):
-            self.close()
-            LOGGER.error(MSG_STOPPED.format(path=self.path))
+    def __init__(self, writing: _Writing):
+        self.path: str = writing.path
+        self._writing = writing
+        self._process = os.getpid()
 
     @property
     def lost(self) -> int:
@@ -94,22 +133,20 @@ class Recording:
         native.sync_recording()
 
     def close(self) -> None:
-        """Ends the recording. A second call does nothing."""
-        if self._has_ended:
-            return
-        self._has_ended = True
-        _recordings.remove(self)
-        runtime.drain.note_functions(False)
-        known_sites.stop_listening(self._describe)
-        native.stop_recording()
+        """Ends the recording, whose file then takes what its records need. A second call does nothing, nor does one in a
+        forked child."""
+        self._writing.close()
 
     def __enter__(self) -> Self:
+        self._writing.holder = weakref.ref(self)  # gone if an interrupt comes ahead of `__exit__`
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
+            if self._process != os.getpid():
+                return  # the block is the parent's
             if kind is None:
                 effects_barrier()
             else:
@@ -118,20 +155,23 @@ class Recording:
             self.close()
 
 
-_recordings: list[Recording] = []
-"""The one that runs."""
+_running: list[_Writing] = []
+"""The recording of this process, if there is one."""
+
+_lock = threading.RLock()
+"""Held while a recording begins or ends."""
 
 
-def record(path: str | os.PathLike[str], *, max_bytes: int = 64 << 20, keep: str = "newest") -> Recording:
+def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL, keep: str = "newest") -> Recording:
     """Records the effects of this process into a run file, which `effects show` and `effects.runs.read` read.
 
     Each effect is written as its device publishes it, with its place in program order, its time and all of its values,
     and beside it when programs are called, fail and end, when callbacks run, and when a thread waits in a barrier.
     Whatever ends the process, all of that is in the file, also what the drain had not come to. A `with` block ends with
-    a barrier, and the recording with it.
+    a barrier, and the recording with it. Without one it ends with the process, or at the next call of `fx.record`.
 
     Args:
-        path: The file. One that exists is replaced, unless another process records into it.
+        path: The file. One that exists is kept under another name, with the first free number behind it: `run.fx.1`.
         max_bytes: How many bytes of records it has room for. It takes them on the disk at once, so that a disk that
             fills up later does no harm. Descriptions of sites come on top, some hundred bytes each.
         keep: What a full file keeps: `"newest"`, at least the newest half of `max_bytes`; or `"first"`.
@@ -140,8 +180,8 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = 64 << 20, keep: str
         The recording, with `lost`, `sync()` and `close()`.
 
     Raises:
-        OSError: if the file cannot be written, or has no room on the disk.
-        RuntimeError: if this process records already.
+        OSError: if the file cannot be written, has no room on the disk, or is another process's recording.
+        RuntimeError: if this process records already, in a `with` block or as `EFFECTS_RUN` says.
 
     Example:
         >>> import effects as fx, pathlib, tempfile
@@ -155,22 +195,110 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = 64 << 20, keep: str
         raise ValueError(MSG_MAX_BYTES.format(max_bytes=errors.shown(max_bytes), least=_LEAST, most=_MOST))
     if keep not in ("newest", "first"):
         raise ValueError(MSG_KEEP.format(keep=errors.shown(keep)))
-    recording = Recording(os.path.abspath(os.fspath(path)))
-    recording._start(max_bytes, keep)
-    return recording
+    _process_recording.begin()
+    writing = _Writing(os.path.abspath(os.fspath(path)))
+    try:
+        if not uninterrupted(lambda: writing.start(max_bytes, keep)):
+            raise writing.unwritable(_ANOTHER, max_bytes)
+        return Recording(writing)
+    except BaseException:
+        writing.close()
+        raise
 
 
-def record_process(path: str) -> None:
-    """Records until the process ends. A folder, which has a separator at its end if it is still to be made, gets a file
-    of its own from each process."""
-    if path.endswith(os.sep) or os.path.isdir(path):
-        os.makedirs(path, exist_ok=True)
-        path = os.path.join(path, f"{socket.gethostname()}-{os.getpid()}.fx")
-    recording = record(path)
-    # The last that is registered comes first, and all effects come ahead of the end of the recording.
-    atexit.unregister(runtime.stop)
-    atexit.register(recording.close)
-    atexit.register(runtime.stop)
+_BEGAN = "_EFFECTS_RUN_BEGAN"
+"""The variable that tells a process's children which file had the name of their run before: its inode and the path."""
+
+
+class _ProcessRecording:
+    """The recording of a whole process, from its first effect on. One that has none, as a reader, writes no file.
+
+    In a folder each process writes a file of its own. Of processes that start each other and share a path, the first
+    one that has an effect takes it, and the others put their number into the name. It is the file of an earlier run, and
+    is kept under another name, if it was there when the first of these processes began.
+    """
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._is_due = False
+        self._writing: _Writing | None = None
+
+    def ask(self, path: str) -> None:
+        """Has this process and its children record into this file or folder."""
+        end = os.sep if path.endswith(os.sep) or os.path.isdir(path) else ""
+        self._path = os.environ["EFFECTS_RUN"] = os.path.abspath(path) + end  # children may begin in another folder
+        if os.environ.get(_BEGAN, "").partition(" ")[2] != self._path:
+            inode = os.stat(self._path).st_ino if os.path.exists(self._path) else 0
+            os.environ[_BEGAN] = f"{inode} {self._path}"
+        self._is_due = True
+        known_sites.listen(self.begin)
+        before_command.append(self.leave)
+
+    def leave(self) -> None:
+        """Begins no more."""
+        self._is_due = False
+
+    def begin(self, site: Site | None = None) -> None:
+        """Begins what is due, ahead of the effects of a site."""
+        if self._is_due and (error := uninterrupted(self._begin)) is not None:
+            LOGGER.warning(MSG_UNRECORDED.format(error=error))
+        if self._writing is not None and site is not None:
+            self._writing.describe(site)
+
+    def _begin(self) -> OSError | None:
+        with _lock:
+            error = None
+            for path, inode in self._files() if self._is_due else ():
+                writing = _Writing(path)
+                writing.holder = lambda: self
+                try:
+                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    if writing.start(_USUAL, "newest", inode):
+                        self._writing, error = writing, None
+                        break
+                    error = writing.unwritable(_ANOTHER)
+                except OSError as problem:
+                    error = problem
+                    break
+            self._is_due = False
+            return error
+
+    def _files(self) -> list[tuple[str, int | None]]:
+        """Which to take, and the inode of the one that may be there."""
+        if self._path.endswith(os.sep):
+            return [(os.path.join(self._path, f"{socket.gethostname()}-{os.getpid()}.fx"), None)]
+        root, extension = os.path.splitext(self._path)
+        inode = int(os.environ[_BEGAN].partition(" ")[0])
+        return [(self._path, inode), (f"{root}-{os.getpid()}{extension}", None)]
+
+    def after_fork(self) -> None:
+        """In a forked child: the recording is the parent's. The child begins one of its own."""
+        self._is_due = bool(self._path) and not runtime.is_lost
+        self._writing = None
+
+
+_process_recording = _ProcessRecording()
+
+
+def _close_all() -> None:
+    for writing in [*_running]:
+        writing.close()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()
+    for writing in _running:
+        known_sites.stop_listening(writing.describe)
+    _running.clear()
+    if not runtime.is_lost:
+        runtime.drain.note_functions(False)
+    _process_recording.after_fork()
+
+
+runtime.at_end.append(_close_all)
+os.register_at_fork(after_in_child=_after_fork)
+record_process = _process_recording.ask
 
 
 def _process() -> dict[str, Any]:

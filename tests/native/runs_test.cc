@@ -40,7 +40,10 @@ struct Path {
     ::close(file);
     path = name;
   }
-  ~Path() { std::remove(path.c_str()); }
+  ~Path() {
+    std::remove(path.c_str());
+    std::remove((path + ".1").c_str()); // an earlier run
+  }
   std::string path;
 };
 
@@ -311,6 +314,57 @@ TEST(test_full_file_keeps_the_newest) {
   std::set<uint32_t> read;
   for (const auto &[thread, index] : Read(path.path)) CHECK(read.insert(index).second);
   for (uint32_t index = 4700; index < 5000; ++index) CHECK(read.count(index) == 1);
+}
+
+// However often it was filled, what is there are the newest records without a hole, and nothing of earlier rounds.
+TEST(test_file_has_no_hole_however_often_it_was_filled) {
+  Path path;
+  Writer &writer = runs::writer();
+  for (uint32_t count = 1; count < 700; count += 1 + count / 100) {
+    CHECK(writer.open(path.path, 2 * runs::kPage, true));
+    for (uint32_t index = 0; index < count; ++index) Take(writer, 1, index * 3 + index / 40);
+    RunFile open(path.path);
+    CHECK_EQ(open.scan(), 0u);
+    writer.close();
+    RunFile file(path.path);
+    CHECK_EQ(file.scan(), 0u);
+    std::set<uint32_t> indices;
+    for (const auto &[thread, index] : Found(file)) CHECK(indices.insert(index).second);
+    CHECK_EQ(open.entries().size(), indices.size());
+    uint32_t index = count;
+    for (auto found = indices.rbegin(); found != indices.rend(); ++found)
+      --index, CHECK_EQ(*found, index * 3 + index / 40);
+    CHECK(index == 0 || count - index > 25);
+    std::remove(path.path.c_str());
+  }
+}
+
+// A thread that is stopped while others go around a small file writes over a record of a later round, wholly or partly:
+// that is counted, wherever it lies, and what the thread wrote is not among the newest.
+TEST(test_what_a_stopped_thread_overwrites_is_counted) {
+  constexpr uint64_t kSize = sizeof(runs::EntryHeader) + sizeof(uint64_t), kInSegment = runs::kPage / kSize;
+  for (const uint64_t place : {uint64_t{0}, uint64_t{10}, kInSegment - 1})
+    for (const uint64_t size : {kSize, sizeof(runs::EntryHeader), uint64_t{24}}) {
+      Path path;
+      Writer &writer = runs::writer();
+      CHECK(writer.open(path.path, 2 * runs::kPage, true));
+      const auto take = [&](uint32_t count) {
+        for (uint32_t index = 0; index < count; ++index) Take(writer, 1, 7 * index);
+      };
+      take(kInSegment);
+      const int file = ::open(path.path.c_str(), O_RDWR);
+      std::array<std::byte, kSize> late{};
+      const auto at = static_cast<off_t>(runs::kPage + place * kSize);
+      CHECK_EQ(::pread(file, late.data(), size, at), static_cast<ssize_t>(size));
+      take(2 * kInSegment + 5); // in the other segment now
+      CHECK_EQ(::pwrite(file, late.data(), size, at), static_cast<ssize_t>(size));
+      ::close(file);
+      writer.close();
+      RunFile read(path.path);
+      CHECK_EQ(read.scan(), 1u);
+      // The newest segment has five of the newest round; behind them is the round before.
+      CHECK_EQ(read.entries().size(), kInSegment - 1 + 5 + kInSegment - 5);
+    }
 }
 
 // Thousands of damaged files: none is read as anything but records that were written, or an error.

@@ -5,10 +5,11 @@
 //   then  what describes them, each behind the other up to the end of the file: kProcess and kSite
 //
 // Both consist of entries. An entry is 8 bytes of checksum, a RecordHeader (dispatch/native/wire.h), and its payload.
-// It has a position: of what describes, its place in the file; of a record, how many bytes had been taken ahead of it.
-// The records of round r, from position r * segment on, lie in segment r modulo the number of segments, and say in
-// their headers which round it is, in place of `reply`. The checksum is of the position and all bytes behind it. So
-// what a process that was killed had begun to write is no entry.
+// It has a position: of what describes, its place behind the records; of a record, how many bytes had been taken ahead
+// of it. The records of round r, from position r * segment on, lie in segment r modulo the number of segments, and say
+// in their headers which round it is, in place of `reply`. The checksum is of the position and all bytes behind it. So
+// what a process that was killed had begun to write is no entry. The entries of a round lie one behind the other; where
+// the next one found no room in its segment, EndOfSegment is behind the last. So a record that is missing leaves a gap.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@
 namespace effects::runs {
 
 inline constexpr char kMagic[8] = {'f', 'x', '-', 'r', 'u', 'n', '\r', '\n'};
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint32_t kByteOrder = 0x01020304; // as the writer's machine has it
 inline constexpr size_t kPage = 4096;
 
@@ -32,12 +33,12 @@ inline constexpr auto kProcess = static_cast<Kind>(65); // and here JSON: which 
 struct FileHeader {
   char magic[8];
   uint32_t version, byte_order;
-  uint64_t capacity, segment;
+  uint64_t capacity, segment;   // once it is closed, the last segment may be a part of one
   uint64_t seed;                // of all checksums: no other run's
   uint64_t checksum;            // of all above
   std::atomic<uint64_t> taken;  // how many bytes of records have been taken
   std::atomic<uint64_t> lost;   // how many records did not fit
-  std::atomic<uint32_t> closed; // 1: the recording has ended by itself
+  std::atomic<uint64_t> closed; // 0, or of all above, if the recording has ended by itself
 };
 static_assert(sizeof(FileHeader) <= kPage && std::atomic<uint64_t>::is_always_lock_free);
 
@@ -73,9 +74,14 @@ inline uint64_t SumOf(const EntryHeader *entry, uint64_t seed, uint64_t position
   sum.add(&entry->record, size - sizeof entry->checksum);
   return sum.value();
 }
-inline uint64_t SumOf(const FileHeader &file) {
+inline uint64_t SumOf(const FileHeader &file, size_t size = offsetof(FileHeader, seed)) {
   Checksum sum(file.seed, 0);
-  sum.add(&file, offsetof(FileHeader, seed));
+  sum.add(&file, size);
+  return sum.value();
+}
+inline uint64_t EndOfSegment(uint64_t seed, uint64_t position) {
+  Checksum sum(seed, position);
+  sum.add(0);
   return sum.value();
 }
 

@@ -29,10 +29,10 @@ static const Extension runs_extension([](nb::module_ &m) {
   const nb::call_guard<nb::gil_scoped_release> without_lock;
   m.def(
       "start_recording",
-      [](const std::string &path, uint64_t capacity, bool keeps_newest) {
-        return runs::writer().open(path, capacity, keeps_newest);
+      [](const std::string &path, uint64_t capacity, bool keeps_newest, std::optional<uint64_t> inode) {
+        return runs::writer().open(path, capacity, keeps_newest, inode);
       },
-      without_lock);
+      nb::arg("path"), nb::arg("max_bytes"), nb::arg("keeps_newest"), nb::arg("inode").none(), without_lock);
   m.def("stop_recording", [] { runs::writer().close(); }, without_lock);
   m.def("sync_recording", [] { runs::writer().sync(); }, without_lock);
   m.def("lost_of_recording", [] { return runs::writer().lost(); }, without_lock);

@@ -1,7 +1,6 @@
 #include "reader.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -42,7 +41,6 @@ RunFile::RunFile(const std::string &path) {
     release();
     throw;
   }
-  described_ = kPage + header().capacity;
 }
 
 RunFile::~RunFile() { release(); }
@@ -85,18 +83,19 @@ void RunFile::check() const {
     throw std::invalid_argument("it is no run file");
   if (header().byte_order == __builtin_bswap32(kByteOrder))
     throw std::invalid_argument("it is of a machine with another byte order");
-  if (header().version > kVersion)
+  if (header().version != kVersion)
     throw std::invalid_argument("it is of version " + std::to_string(header().version) +
-                                ", and this library reads up to " + std::to_string(kVersion));
+                                ", and this library reads version " + std::to_string(kVersion));
   const uint64_t segment = header().segment, capacity = header().capacity;
-  if (header().checksum != SumOf(header()) || segment == 0 || segment % 8 != 0 || capacity % segment != 0)
+  const bool is_damaged = is_closed() && header().closed != SumOf(header(), offsetof(FileHeader, closed));
+  if (is_damaged || header().checksum != SumOf(header()) || segment == 0 || segment % 8 != 0 || capacity % 8 != 0)
     throw std::invalid_argument("its first page is damaged");
 }
 
 bool RunFile::is_written() const {
-  const bool is_locked = ::flock(file_, LOCK_SH | LOCK_NB) != 0;
-  ::flock(file_, LOCK_UN);
-  return is_locked;
+  struct flock lock{};
+  lock.l_type = F_RDLCK;
+  return ::fcntl(file_, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 uint64_t RunFile::size_of_entry(uint64_t offset, uint64_t end, uint64_t position) const {
@@ -112,59 +111,96 @@ uint64_t RunFile::size_of_entry(uint64_t offset, uint64_t end, uint64_t position
 std::vector<RunFile::Described> RunFile::described() {
   take();
   std::vector<Described> all;
-  for (uint64_t offset = described_; offset + sizeof(EntryHeader) <= size_;) {
-    const uint64_t size = size_of_entry(offset, size_, offset);
+  uint64_t begin;
+  do { // until the process has not closed the file meanwhile, and moved this
+    begin = kPage + header().capacity;
+    if (is_copy_ && begin + described_ < size_) copy(begin + described_, size_);
+    if (is_copy_) copy(0, kPage);
+  } while (kPage + header().capacity != begin);
+  for (uint64_t offset = begin + described_; offset + sizeof(EntryHeader) <= size_;) {
+    const uint64_t size = size_of_entry(offset, size_, offset - begin);
     if (size != 0) {
       const RecordHeader &entry = record(offset);
       all.push_back({entry.kind, entry.site, {reinterpret_cast<const char *>(payload(offset)), entry.payload_size}});
-      described_ = offset + size;
+      described_ = offset + size - begin;
     }
     offset += size != 0 ? size : 8;
   }
   return all;
 }
 
-uint64_t RunFile::scan() {
-  entries_.clear();
-  uint64_t gaps = 0;
-  const uint64_t last = std::min(size_, kPage + header().capacity), segment = header().segment;
-  for (uint64_t begin = kPage; begin < last; begin += segment)
-    gaps += scan_segment(begin, std::min(begin + segment, last) / 8 * 8);
-  return gaps;
+bool RunFile::ends_here(uint64_t offset, uint64_t position) const {
+  uint64_t word = 0;
+  if (offset + sizeof word <= size_) std::memcpy(&word, at(offset), sizeof word);
+  return word == EndOfSegment(header().seed, position);
 }
 
-uint64_t RunFile::scan_segment(uint64_t begin, uint64_t end) {
-  uint64_t gaps = 0, round = 0;
-  bool in_gap = false, is_written = false; // whether anything lies in the gap
-  for (uint64_t offset = begin; offset + sizeof(EntryHeader) <= end;) {
-    const RecordHeader &entry = record(offset);
-    const uint64_t size =
-        IsOfRecords(entry.kind) ? size_of_entry(offset, end, entry.reply * header().segment + (offset - begin)) : 0;
-    if (size == 0) {
-      uint64_t word;
-      std::memcpy(&word, at(offset), sizeof word);
-      is_written = (in_gap && is_written) || word != 0;
-      in_gap = true;
-      offset += 8;
+uint64_t RunFile::scan() {
+  const uint64_t capacity = header().capacity, segment = header().segment, last = std::min(size_, kPage + capacity);
+  const uint64_t segments = (capacity + segment - 1) / segment;
+  // All that is whole, by segment; and up to which position anything was taken.
+  std::vector<std::vector<uint64_t>> whole(segments);
+  uint64_t taken = 0, oldest = ~uint64_t{0};
+  for (uint64_t number = 0; number < segments; ++number) {
+    const uint64_t begin = kPage + number * segment, end = std::min(begin + segment, last) / 8 * 8;
+    for (uint64_t offset = begin; offset + sizeof(EntryHeader) <= end;) {
+      const RecordHeader &entry = record(offset);
+      const uint64_t position = entry.reply * segment + (offset - begin);
+      const uint64_t size = IsOfRecords(entry.kind) ? size_of_entry(offset, end, position) : 0;
+      if (size != 0) {
+        whole[number].push_back(offset);
+        taken = std::max(taken, position + size);
+        oldest = std::min(oldest, uint64_t{entry.reply});
+      }
+      offset += size != 0 ? size : 8;
+    }
+  }
+  const auto round_of = [&](uint64_t until) { return until == 0 ? 0 : (until - 1) / segment; };
+  const uint64_t said = header().taken.load(std::memory_order_relaxed);
+  // What the page says may be damaged.
+  if (said > taken && (oldest == ~uint64_t{0} || round_of(said) <= oldest + segments)) taken = said;
+  const uint64_t newest = round_of(taken);
+  uint64_t gaps = 0;
+  entries_.clear();
+  // Takes what is whole of a round, from this place in the segment on. Returns where it ends.
+  const auto add = [&](uint64_t number, uint64_t round, uint64_t from, bool is_cut) {
+    const uint64_t begin = kPage + number * segment;
+    for (const uint64_t offset : whole[number]) {
+      if (record(offset).reply != round || offset < begin + from) continue;
+      gaps += !is_cut && offset != begin + from;
+      is_cut = false;
+      entries_.push_back(offset);
+      from = offset - begin + record(offset).size;
+    }
+    return from;
+  };
+  const auto is_end = [&](uint64_t number, uint64_t round, uint64_t place) {
+    return place == segment || ends_here(kPage + number * segment + place, round * segment + place);
+  };
+  for (uint64_t number = 0; number < segments && number <= newest; ++number) {
+    const uint64_t round = newest - (newest - number) % segments;
+    const uint64_t end = add(number, round, 0, false);
+    if (round != newest) {
+      gaps += !is_end(number, round, end);
       continue;
     }
-    // Ahead of what an earlier round has left there is the rest of an entry that is overwritten.
-    gaps += in_gap && (entries_.empty() || entry.reply >= round);
-    round = entry.reply;
-    in_gap = false;
-    entries_.push_back(offset);
-    offset += size;
+    const uint64_t until = taken - newest * segment;
+    gaps += end < until;
+    if (newest < segments) continue;
+    // Behind the newest is what is left of the round before.
+    const uint64_t of_old = add(number, newest - segments, until, true);
+    gaps += of_old != until && !is_end(number, newest - segments, of_old);
   }
-  return gaps + (in_gap && is_written && round == 0);
+  return gaps;
 }
 
 void RunFile::look() {
   if (is_copy_) copy(0, kPage);
-  const uint64_t taken = header().taken.load(std::memory_order_acquire);
   const uint64_t segment = header().segment, capacity = header().capacity;
+  const uint64_t taken = capacity == 0 ? 0 : header().taken.load(std::memory_order_acquire);
   // What lies ahead of this is overwritten, or soon will be.
   const uint64_t round = taken == 0 ? 0 : (taken - 1) / segment;
-  const uint64_t oldest = round - std::min(round, capacity / segment - 1);
+  const uint64_t oldest = round - std::min(round, (capacity - 1) / segment);
   entries_.clear();
   std::vector<std::pair<uint64_t, uint64_t>> unread;
   unread_.emplace_back(looked_, taken);

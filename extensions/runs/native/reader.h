@@ -32,8 +32,8 @@ public:
   // What describes the records, as far as no call before has returned it.
   std::vector<Described> described();
 
-  // Looks for the entries of records. Returns how many gaps there are: entries that were begun and not ended, or that
-  // are damaged.
+  // Looks for the entries of records. Returns how many gaps there are: places where records were begun and not ended, or
+  // are damaged, or overwritten by a thread that was stopped meanwhile.
   uint64_t scan();
   // Looks for those that have been written since the last look. What is still being written is looked at again.
   void look();
@@ -43,7 +43,7 @@ public:
   const std::byte *payload(uint64_t entry) const { return reinterpret_cast<const std::byte *>(at(entry) + 1); }
   uint64_t lost() const { return header().lost.load(std::memory_order_relaxed); }
   bool is_written() const; // a process records into it now
-  bool is_closed() const { return header().closed.load(std::memory_order_relaxed) == 1; }
+  bool is_closed() const { return header().closed.load(std::memory_order_relaxed) != 0; }
 
 private:
   const FileHeader &header() const { return *static_cast<const FileHeader *>(memory_); }
@@ -52,7 +52,7 @@ private:
   }
   // The size of the entry that lies here; 0 if none does.
   uint64_t size_of_entry(uint64_t offset, uint64_t end, uint64_t position) const;
-  uint64_t scan_segment(uint64_t begin, uint64_t end);
+  bool ends_here(uint64_t offset, uint64_t position) const; // a segment
   // Maps as much as the file has now, or copies it.
   void take();
   void copy(uint64_t from, uint64_t to);
@@ -65,7 +65,7 @@ private:
   bool is_copy_ = false;
   uint64_t size_ = 0;
   std::vector<uint64_t> entries_;
-  uint64_t described_ = 0;                            // up to where
+  uint64_t described_ = 0;                            // how much of what describes
   uint64_t looked_ = 0;                               // up to which position
   std::vector<std::pair<uint64_t, uint64_t>> unread_; // positions ahead of that where nothing whole was
 };

@@ -1,7 +1,7 @@
 #include "writer.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,19 +30,33 @@ struct Descriptor {
 
 [[noreturn]] void Throw(int error) { throw std::runtime_error(std::strerror(error)); }
 
-// A new file, which is locked. One that exists goes out of the folder: who reads it keeps it.
-int Create(const std::string &path) {
+// A name that is free.
+std::string NameBeside(const std::string &path) {
+  struct stat named{};
+  for (uint64_t number = 1;; ++number)
+    if (const std::string name = path + '.' + std::to_string(number); ::lstat(name.c_str(), &named) != 0) return name;
+}
+
+// A new file, which is locked; -1 if the one that is there is another's. Otherwise that goes to another name.
+int Create(const std::string &path, std::optional<uint64_t> inode) {
   for (;;) {
-    Descriptor file{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
+    Descriptor file{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600)};
     if (file.number < 0) Throw(errno);
-    if (::flock(file.number, LOCK_EX | LOCK_NB) != 0) throw std::runtime_error("another process records into it");
     struct stat opened{}, named{};
     if (::fstat(file.number, &opened) != 0) Throw(errno);
-    // Another process may have taken the file out of the folder meanwhile.
-    if (::stat(path.c_str(), &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) continue;
-    if (opened.st_size == 0) return std::exchange(file.number, -1);
     if (!S_ISREG(opened.st_mode)) throw std::runtime_error("it is no file");
-    if (::unlink(path.c_str()) != 0) Throw(errno);
+    // The kernel gives such a lock back when nobody has the file open as we have. Readers ask for it, and take none.
+    struct flock lock{};
+    lock.l_type = F_WRLCK;
+    if (::fcntl(file.number, F_OFD_SETLK, &lock) != 0) {
+      if (errno != EAGAIN && errno != EACCES) Throw(errno);
+      return -1;
+    }
+    // Another process may have renamed the file meanwhile, or begun to write it and ended.
+    if (::stat(path.c_str(), &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) continue;
+    if (named.st_size == 0) return std::exchange(file.number, -1);
+    if (inode && *inode != named.st_ino) return -1;
+    if (::rename(path.c_str(), NameBeside(path).c_str()) != 0) Throw(errno);
   }
 }
 
@@ -83,6 +97,7 @@ struct Writing {
     for (const auto *thread : threads)
       while (thread->load(std::memory_order_seq_cst)) std::this_thread::yield();
   }
+  static void begin_anew(); // where this thread is the only one
   std::atomic<bool> is_so{false};
 
   // Never destroyed, as threads may outlive what is static.
@@ -90,6 +105,12 @@ struct Writing {
   static inline auto &threads = *new std::vector<const std::atomic<bool> *>();
 };
 thread_local Writing writing;
+void Writing::begin_anew() {
+  new (&mutex) std::mutex();
+  new (&threads) std::vector<const std::atomic<bool> *>();
+  const std::atomic<bool> *const own = &writing.is_so; // which adds itself, if it is new
+  if (threads.empty()) threads.push_back(own);
+}
 
 // Copies to the file, and adds to the checksum. Returns where the next bytes go.
 inline std::byte *Append(std::byte *to, Checksum &sum, const void *data, size_t size) {
@@ -115,16 +136,16 @@ inline std::byte *Append(std::byte *to, Checksum &sum, const void *data, size_t 
 
 } // namespace
 
-bool Writer::open(const std::string &path, uint64_t capacity, bool keeps_newest) {
+bool Writer::open(const std::string &path, uint64_t capacity, bool keeps_newest, std::optional<uint64_t> inode) {
   std::lock_guard lock(mutex_);
-  if (file_ >= 0) return false;
-  Descriptor file{Create(path)};
+  Descriptor file{Create(path, inode)};
+  if (file.number < 0) return false;
   segments_ = keeps_newest ? 2 : 1;
   const uint64_t segment = capacity / segments_ / kPage * kPage;
   end_ = kPage + segment * segments_;
   // All room is taken now: a page that finds none later would end the process.
   if (const int error = Allocate(file.number, end_); error != 0) {
-    if (::ftruncate(file.number, 0) != 0) Throw(errno);
+    ::unlink(path.c_str());
     Throw(error);
   }
   void *const memory = ::mmap(nullptr, end_, PROT_READ | PROT_WRITE, MAP_SHARED, file.number, 0);
@@ -139,6 +160,8 @@ bool Writer::open(const std::string &path, uint64_t capacity, bool keeps_newest)
   header->seed = uint64_t{random()} << 32 | random();
   header->checksum = SumOf(*header);
   file_ = std::exchange(file.number, -1);
+  static const int in_children = ::pthread_atfork(nullptr, nullptr, leave_to_parent);
+  static_cast<void>(in_children);
   Prepare(header, 0);
   if (!std::exchange(has_thread_, true)) std::thread([this] { prepare(); }).detach();
   mapped_.store(header, std::memory_order_seq_cst);
@@ -152,11 +175,42 @@ void Writer::close() {
   publisher().tap.store(nullptr, std::memory_order_release);
   FileHeader *const header = mapped_.exchange(nullptr, std::memory_order_seq_cst);
   Writing::await_none();
-  header->closed.store(1, std::memory_order_release);
-  ::munmap(header, kPage + header->capacity);
-  ::flock(file_, LOCK_UN); // also where a child has the file, which has been forked meanwhile
+  const uint64_t size = kPage + header->capacity;
+  shrink(*header);
+  ::munmap(header, size);
   ::close(file_);
   file_ = -1;
+}
+
+// Puts what describes behind what was written, cuts off the rest, and says that the file was closed. Each of these is
+// one call, and a file that was killed between two of them is a whole one.
+void Writer::shrink(FileHeader &file) {
+  const uint64_t begin = kPage + file.capacity, used = file.taken.load(std::memory_order_relaxed);
+  const uint64_t capacity = std::min(file.capacity, (used + kPage - 1) / kPage * kPage);
+  std::vector<std::byte> text(end_ - begin);
+  const auto size = static_cast<ssize_t>(text.size());
+  const bool moves = kPage + capacity + text.size() <= begin &&
+                     ::pread(file_, text.data(), text.size(), static_cast<off_t>(begin)) == size &&
+                     ::pwrite(file_, text.data(), text.size(), static_cast<off_t>(kPage + capacity)) == size;
+  alignas(FileHeader) std::byte bytes[sizeof file];
+  std::memcpy(bytes, &file, sizeof file);
+  auto &closed = *reinterpret_cast<FileHeader *>(bytes);
+  if (moves) closed.capacity = capacity;
+  closed.checksum = SumOf(closed);
+  closed.closed = SumOf(closed, offsetof(FileHeader, closed));
+  if (::pwrite(file_, bytes, sizeof bytes, 0) != sizeof bytes || !moves) return;
+  if (::ftruncate(file_, static_cast<off_t>(kPage + capacity + text.size())) != 0) return; // it is longer, and whole
+}
+
+// In a child that was forked: the file is its parent's. What other threads had locked here stays so.
+void Writer::leave_to_parent() {
+  Writer &all = writer();
+  publisher().tap.store(nullptr, std::memory_order_relaxed);
+  if (FileHeader *const header = all.mapped_.load(std::memory_order_relaxed))
+    ::munmap(header, kPage + header->capacity);
+  if (all.file_ >= 0) ::close(all.file_);
+  new (&all) Writer();
+  Writing::begin_anew();
 }
 
 void Writer::sync() {
@@ -176,7 +230,8 @@ bool Writer::describe(Kind kind, uint64_t site, std::string_view text) {
   entry->record.site = site;
   entry->record.payload_size = text.size();
   std::memcpy(bytes.data() + sizeof *entry, text.data(), text.size());
-  entry->checksum = SumOf(entry, mapped_.load(std::memory_order_relaxed)->seed, end_, bytes.size());
+  const FileHeader &file = *mapped_.load(std::memory_order_relaxed);
+  entry->checksum = SumOf(entry, file.seed, end_ - kPage - file.capacity, bytes.size());
   // In one call, which no signal that ends the process divides.
   const ssize_t written = ::pwrite(file_, bytes.data(), bytes.size(), static_cast<off_t>(end_));
   if (written != static_cast<ssize_t>(bytes.size())) return false;
@@ -204,13 +259,16 @@ void Writer::prepare() {
 // The position of so many bytes, all in one segment.
 uint64_t Writer::reserve(FileHeader &file, uint64_t size) {
   const uint64_t segment = file.segment;
-  if (size > segment) return kNone;
+  if (size > segment || size > UINT32_MAX) return kNone;
   uint64_t taken = file.taken.load(std::memory_order_relaxed);
   for (;;) {
     const uint64_t left = segment - taken % segment;
     const uint64_t at = size <= left ? taken : taken + left;
     if (segments_ == 1 && at + size > segment) return kNone;
     if (file.taken.compare_exchange_weak(taken, at + size, std::memory_order_relaxed)) {
+      if (at != taken)
+        __atomic_store_n(reinterpret_cast<uint64_t *>(RecordsOf(&file) + taken % file.capacity),
+                         EndOfSegment(file.seed, taken), __ATOMIC_RELAXED);
       if ((at + size) / kPiece != taken / kPiece) wanted_.notify_one();
       return at;
     }

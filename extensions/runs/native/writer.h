@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,8 +25,10 @@ namespace effects::runs {
 class Writer final : public Tap {
 public:
   // Throws std::runtime_error, which says what the file system did. `keeps_newest`: once the file is full it goes on at
-  // its begin; otherwise what does not fit is counted. Returns false if a file is open already.
-  bool open(const std::string &path, uint64_t capacity, bool keeps_newest);
+  // its begin; otherwise what does not fit is counted. A file that is there is kept under another name, unless it is not
+  // the one with this inode: then, and if another process records into it, returns false.
+  bool open(const std::string &path, uint64_t capacity, bool keeps_newest, std::optional<uint64_t> inode = {});
+  // The file then takes what its records need.
   void close();
   // Has the file system write all that is there now.
   void sync();
@@ -39,6 +42,8 @@ private:
   static constexpr uint64_t kNone = ~uint64_t{0};
   uint64_t reserve(FileHeader &file, uint64_t size);
   void prepare();
+  void shrink(FileHeader &file);
+  static void leave_to_parent();
 
   std::mutex mutex_; // guards opening, closing and what describes
   int file_ = -1;

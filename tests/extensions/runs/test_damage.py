@@ -1,0 +1,8 @@
+"""A few of the damaged files of `damage.py`, of which some are an error, some have fewer records, and none has others."""
+
+from tests.extensions.runs.damage import check_files
+
+
+def test_damaged_files(tmp_path):
+    counts = check_files(tmp_path, 300)
+    assert counts["failed"] == 0 and counts["errors"] > 10 and counts["fewer"] > 60 and counts["whole"] > 10, counts
