@@ -125,6 +125,7 @@ class Kind(enum.IntEnum):
         BARRIER_DONE,
         OPERATION,
         OPERATION_DONE,
+        ENDED,
     ) = layout["kinds"].values()
 
 

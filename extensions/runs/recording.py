@@ -98,6 +98,8 @@ class Recording:
             return
         self._has_ended = True
         _recordings.remove(self)
+        for stream in runtime.streams.all():
+            stream.running_newest()  # says which have ended
         runtime.drain.note_functions(False)
         known_sites.stop_listening(self._describe)
         native.stop_recording()

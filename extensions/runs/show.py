@@ -19,7 +19,7 @@ from effects._model.content import NativeText
 from effects._model.line import parts_of_line
 from effects._model.record import Record, after_shard, encode, plain, site_of
 from effects._model.text import NativeRows, text_plan
-from effects.extensions.runs.last import last
+from effects.extensions.runs.last import last, last_of
 from effects.extensions.runs.reading import Process, Run, RunError, read
 
 UNWHOLE = "{path}: {what} left out."
@@ -55,12 +55,14 @@ def run_command(options: argparse.Namespace) -> int:
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
+    for line in run.left_out:
+        print(line, file=sys.stderr)
     for process in run.processes:
         if what := _left_out(process):
             print(UNWHOLE.format(path=process.path, what=what), file=sys.stderr)
     try:
         if options.last:
-            print(last(run))
+            print(encode({"processes": last_of(run)}) if options.json else last(run))
         elif options.stats:
             rich.console.Console().print(stats(run))
         else:

@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 import itertools
 import json
-import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -89,7 +88,9 @@ class Timeline:
             self._add_event(event)
         for process in run.processes:
             # What processes have in common is in a run once, of one of them.
-            self._add_records(run if len(run.processes) == 1 else read(process.path))
+            alone = run if len(run.processes) == 1 else read(process.path)
+            alone.processes[0].number = process.number
+            self._add_records(alone)
         self._close()
         self.slices.sort(key=lambda each: each.start)
         self._find_waits()
@@ -135,10 +136,9 @@ class Timeline:
             # Each of its lanes has a done. Of what was started before the recording there is no start.
             if (begun := self._operations.get((process, event.token, event.device))) is not None:
                 begun.end = time
-        else:
+        elif kind == Kind.CLOSE:
             on_device = self._on_device(call, event.device, time)
-            if kind == Kind.CLOSE:
-                on_device.end = max(on_device.end, time)
+            on_device.end = max(on_device.end, time)
 
     def _time(self, process: int, seconds: float) -> int:
         time = round(seconds * _PER_SECOND)
@@ -366,14 +366,12 @@ def _text(record: Record) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """The value, if it is one number that JSON has."""
-    if isinstance(value, (str, bytes, bool)) or np.shape(value) != ():
-        return None
-    dtype = np.result_type(value)
-    if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
-        return None
-    number = float(value)
-    return number if math.isfinite(number) else None
+    """The value, if it is one number that JSON has: no field of another kind is a counter."""
+    if isinstance(value, (np.ndarray, np.generic)) and value.shape == ():
+        is_real = jnp.issubdtype(value.dtype, jnp.integer) or jnp.issubdtype(value.dtype, jnp.floating)
+        value = float(value) if is_real else None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and abs(value) <= sys.float_info.max else None
 
 
 # The command
