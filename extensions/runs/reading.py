@@ -8,6 +8,8 @@ import functools
 import itertools
 import json
 import os
+import stat
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, overload
 
@@ -27,6 +29,7 @@ MSG_UNREADABLE = (
     "name of the file, or record the run again."
 )
 LEFT_OUT = "{path} is left out: {why}."
+UNDESCRIBED = "it does not say of which process it is"
 MSG_EMPTY_FOLDER = (
     "The folder {path} has no run files. If EFFECTS_RUN names a folder, each process writes a file there whose name "
     "ends with `.fx`. Name another folder, or a file."
@@ -447,8 +450,9 @@ def _open_all(paths: Sequence[str | os.PathLike[str]], processes: list[Process])
         if path in opened:
             continue
         try:
-            file = native.RunFile(path)
-        except (RuntimeError, ValueError) as error:
+            file = _open(path)
+        except (OSError, RuntimeError, ValueError) as error:
+            error = error.strerror if isinstance(error, OSError) else error
             if is_named:
                 raise RunError(MSG_UNREADABLE.format(path=path, why=error)) from None
             left_out.append(LEFT_OUT.format(path=path, why=error))
@@ -458,6 +462,28 @@ def _open_all(paths: Sequence[str | os.PathLike[str]], processes: list[Process])
     if not processes:
         raise RunError("\n".join(left_out))
     return left_out
+
+
+def _open(path: str) -> native.RunFile:
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no file")  # to open a pipe would wait for a writer
+    file = native.RunFile(path)
+    with open(path, "rb") as bytes_of:
+        capacity = int.from_bytes(bytes_of.read(_END_OF_CAPACITY)[_CAPACITY:], "little")
+    if status.st_size < _PAGE + capacity and not file.is_written:
+        raise ValueError("it is cut ahead of what describes its records")
+    return file
+
+
+_CAPACITY, _END_OF_CAPACITY, _PAGE = 16, 24, 4096
+"""Where a file has the size of its records, and where these begin: see `native/format.h`."""
+
+
+def tell_left_out(run: Run) -> None:
+    """Names the files of a folder that could not be read."""
+    for line in run.left_out:
+        print(line, file=sys.stderr)
 
 
 def _describe(process: Process, sites: dict[int, Site]) -> None:
@@ -488,7 +514,11 @@ def _run(
     earlier: native.EarlierRecords | None = None,
 ) -> Run:
     # One that ended before it had a site has no records, and has not said which process it is.
-    processes = [each for each in processes if each.command] or processes
+    if any(each.command for each in processes):
+        silent = [each for each in processes if not each.command and not each.is_written]
+        some = [each.path for each in silent if native.RunRecords([each._file]).count()]
+        left_out = [*left_out, *(LEFT_OUT.format(path=path, why=UNDESCRIBED) for path in some)]
+        processes = [each for each in processes if each.command]
     path = ", ".join(process.path for process in processes)
     connected = [each for each in processes if each.run is not None]
     if len({each.run for each in connected}) > 1 or len({each.number for each in connected}) < len(connected):

@@ -20,7 +20,7 @@ from effects._model.line import parts_of_line
 from effects._model.record import Record, after_shard, encode, plain, site_of
 from effects._model.text import NativeRows, text_plan
 from effects.extensions.runs.last import last, last_of
-from effects.extensions.runs.reading import Process, Run, RunError, read
+from effects.extensions.runs.reading import Process, Run, RunError, read, tell_left_out
 
 UNWHOLE = "{path}: {what} left out."
 
@@ -55,8 +55,7 @@ def run_command(options: argparse.Namespace) -> int:
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
-    for line in run.left_out:
-        print(line, file=sys.stderr)
+    tell_left_out(run)
     for process in run.processes:
         if what := _left_out(process):
             print(UNWHOLE.format(path=process.path, what=what), file=sys.stderr)

@@ -21,7 +21,7 @@ import rich.text
 from effects import _errors as errors
 from effects._model.record import Record, site_of
 from effects._model.whole import curve
-from effects.extensions.runs.reading import Following, Run, RunError
+from effects.extensions.runs.reading import Following, Run, RunError, tell_left_out
 from effects.extensions.runs.show import add_selection, json_lines, selected, text_lines
 
 NO_FIELD = "No record has a field {field!r} with one number."
@@ -86,6 +86,7 @@ def _looks(options: argparse.Namespace) -> Iterator[Run]:
         if not any(process.is_written for process in run.processes):
             break
         time.sleep(_INTERVAL)
+    tell_left_out(run)
     if unmatched is not None:
         raise unmatched
 

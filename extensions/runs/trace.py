@@ -23,7 +23,7 @@ from effects._model.callback import HostCall
 from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.wire import ALL_DEVICES, EPOCH, PHASE, PLAIN_THREAD, STREAM, Kind, in_region, thread_of
-from effects.extensions.runs.reading import Event, Run, RunError, _records_of, read
+from effects.extensions.runs.reading import Event, Run, RunError, _records_of, read, tell_left_out
 
 MSG_OUTPUT = "The trace cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
 
@@ -387,7 +387,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """Writes a timeline. Returns the exit status: 0, or 2 if it cannot be written."""
     try:
-        trace(read(*options.runs), options.output)
+        tell_left_out(run := read(*options.runs))
+        trace(run, options.output)
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
