@@ -158,8 +158,12 @@ class Stream:
         native.note(Kind.ENDED, (stream_of(self.thread), number, 0, 0))
 
     def running_newest(self) -> tuple[int, native.Caller, Any] | None:
-        """The newest program with effects, if it is not over: its number, `Caller` and output token. Its effects may
-        all be visible. Says it in a run file, once, if it is over."""
+        """The newest program with effects, if it is not over while all of its effects may be visible: its number,
+        `Caller` and output token, which is None if its call has not returned. Says it in a run file, once, if it is
+        over."""
+        call = self._native.newest_call
+        if call is not None and call[0] not in self.calls and call[0] in self.unreturned():
+            return *call, None
         if (newest := self._native.newest_program) is None or newest[0] == self._ended:
             return None
         number, _, output_token = newest

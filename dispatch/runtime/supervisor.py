@@ -281,10 +281,11 @@ class Supervisor:
                 yield _Wait(f"and {len(calls) - 1} programs of thread {stream.thread} behind it")
             if not calls and (newest := stream.running_newest()) is not None:
                 number, caller, output_token = newest
-                if devices := unready_devices(output_token):
-                    shown = shown_program(stream, number, caller.name, caller.traits)
-                    says = [f"runs on {_named(devices)}", "its effects are visible"]
-                    yield _Wait(f"the program {shown}", f": {'; '.join(says)}", (caller.name, caller.traits, *says))
+                devices = [] if output_token is None else unready_devices(output_token)
+                if devices or output_token is None:
+                    runs = f"runs on {_named(devices)}" if devices else "its call has not returned"
+                    shown, says = shown_program(stream, number, caller.name, caller.traits), "its effects are visible"
+                    yield _Wait(f"the program {shown}", f": {runs}; {says}", (caller.name, caller.traits, runs))
 
     def _showing(self, functions: dict[int, Running], stacks: dict[int, FrameType]) -> list[int]:
         """The drain's threads that write text or call handlers: they neither run functions nor wait for a batch."""

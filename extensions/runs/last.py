@@ -128,7 +128,11 @@ class _Found:
             "state": "runs" if process.is_written else "ended" if process.is_closed else "killed",
             "time": time.time() if process.is_written else self._until[number],
             "missing": process.lost + process.torn,
-            "programs": [self._shown(each) for each in programs if each.closed_at is None or each in launched],
+            "programs": [
+                self._shown(each)
+                for each in programs
+                if each.closed_at is None or not each.has_returned or each in launched
+            ],
             "callbacks": [
                 {"name": _title(each.site), "line": _where(each.site), "device": each.device, "begun": each.time}
                 for each in begun[Kind.BEGUN]
@@ -156,7 +160,7 @@ class _Found:
         ]
         here.sort(key=lambda record: (record.token[PHASE], record.token[INDEX], record.line))
         return {
-            "name": "?" if program.called is None else program.called.text,
+            "name": None if program.called is None else program.called.text,
             "thread": program.thread,
             "dispatch": program.epoch,
             "called": None if program.called is None else program.called.time,
@@ -191,7 +195,9 @@ def _lines(of: dict[str, Any], is_alone: bool) -> Iterator[str]:
 def _lines_of_program(of: dict[str, Any], end: float) -> Iterator[str]:
     called, closed = of["called"], of["closed"]
     yield PROGRAM.format(
-        **{key: of[key] for key in ("name", "thread", "dispatch")},
+        name=of["name"] or "?",
+        thread=of["thread"],
+        dispatch=of["dispatch"],
         called=CALLED_EARLIER if called is None else CALLED.format(ago=_ago(end, called)),
         state=UNENDED if closed is None else UNKNOWN.format(ago=_ago(end, closed)),
     )

@@ -72,6 +72,7 @@ uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
   const bool by_python = may_wait_ || options_ == nullptr;
   const uint32_t number = drain().open(thread, by_python ? 0 : reinterpret_cast<uintptr_t>(call.ptr()), options_);
   publisher().note(Kind::kDispatched, {StreamOf(thread, 0), number, 0, 0}, nb::inst_ptr<Caller>(caller)->name);
+  opened_ = number;
   const nb::int_ key(number);
   dispatching.append(key);
   calls[key] = call;
@@ -168,6 +169,12 @@ void Stream::set_newest(uint32_t number, Caller &caller, nb::handle output_token
   newest_number_ = number;
   if (!newest_caller_.is_valid() || nb::inst_ptr<Caller>(newest_caller_) != &caller) newest_caller_ = nb::find(caller);
   std::swap(newest_token_, token); // what it was is freed last
+}
+
+nb::object Stream::newest_call() const {
+  const nb::handle caller = NB_TUPLE_GET_ITEM(newest_.ptr(), 0);
+  if (caller.is_none()) return nb::none();
+  return nb::make_tuple(opened_, caller);
 }
 
 nb::object Stream::newest_program() const {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 
 import pytest
 
@@ -78,7 +77,7 @@ def test_workers_are_read_in_one_go(job, capsys):
         own = [record.text for record in run.select(process=process.number)]
         assert own == [record.text for record in fx.runs.read(process.path)]
         name = own[0].split()[0]
-        ordered = [text for text in own if text.startswith(name)]
+        ordered = [text for text in own if text.startswith(f"{name} ")]
         assert ordered == [text for i in range(3) for text in (f"{name} step {i}", f"{name} called")]
 
 
