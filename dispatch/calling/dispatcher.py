@@ -100,7 +100,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             dispatching = stream.dispatching
             depth = len(dispatching)
             traits = caller.traits
-            number, threaded = -1, self._threaded
+            number, threaded, is_launched = -1, self._threaded, False
             try:
                 # Those of the newest call may be those of another program. Where they are not enough, the function is
                 # traced before the lock is taken: a trace that begins outside of a dispatch gives the lock back.
@@ -122,11 +122,12 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                     except (RuntimeError, ValueError) as error:
                         token = _explicit_token_or_raise(error, stream.token(number))
                         outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs, token)
+                is_launched = True
                 if awaited is not None:
                     self._await(stream, number, awaited)
             except BaseException as error:
                 native.abandon(stream.thread, dispatching, depth)  # here, where no second interrupt comes before it
-                self._raise_root_cause(error, stream, number)
+                self._raise_root_cause(error, stream, number, is_launched)
                 raise
             finally:
                 stream.entering.pop(number, None)
@@ -141,15 +142,17 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         `left`: what the program has returned, as `Stream.call` returns it, or the exception that its call has raised.
         """
         stream = runtime.streams[thread]
+        is_launched = False
         try:
             outs, awaited = (
                 self._after_error(left, stream, number, args, kwargs) if isinstance(left, BaseException) else left
             )
+            is_launched = True
             if awaited is not None:
                 self._await(stream, number, awaited)
         except BaseException as error:
             native.abandon(stream.thread, stream.dispatching, 0)
-            self._raise_root_cause(error, stream, number)
+            self._raise_root_cause(error, stream, number, is_launched)
             raise
         return self._end(stream, number, outs, args, kwargs)
 
@@ -167,8 +170,11 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             stream.claim(number)
             _wait_for_answers(stream, number, awaited, self._name)
 
-    def _raise_root_cause(self, error: BaseException, stream: Stream, number: int) -> None:
-        """The call of a program has raised this, which may stand for another error: raises that."""
+    def _raise_root_cause(self, error: BaseException, stream: Stream, number: int, is_launched: bool) -> None:
+        """The call of a program has raised this, which may stand for another error: raises that. `is_launched`: the
+        program has begun, and it is the wait for it that has raised."""
+        if number >= 0 and not is_launched:
+            stream.note_ended(number)
         if isinstance(error, Exception) and number >= 0:
             # JAX may have waited for the program, and says only that it failed.
             _raise_what_ended(stream, number)

@@ -54,7 +54,7 @@ def _publish(site: Site, device: int, values: list[Any]) -> list[Any]:
 
 
 def _publish_in(stream: Stream, site: Site, device: int, values: list[Any]) -> list[Any]:
-    depth = len(stream.dispatching)
+    depth, number = len(stream.dispatching), -1
     try:
         number = stream.open(EAGER, stream.dispatching)
         stream.eager[number] = site
@@ -68,9 +68,12 @@ def _publish_in(stream: Stream, site: Site, device: int, values: list[Any]) -> l
             results = _call(site, token, values, device, stream, number)
         native.close([(first + number_of_domain, epoch, phase, index + bool(site.effect.ordered))], 0)
         native.note(Kind.RETURNED, (first + number_of_domain, epoch, 0, 0))
+        stream.note_ended(number)
         stream.dispatching.pop()
     except BaseException:
         native.abandon(stream.thread, stream.dispatching, depth)
+        if number >= 0:
+            stream.note_ended(number)
         raise
     if config.sync and not stream.dispatching:
         effects_barrier()

@@ -9,7 +9,7 @@ namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before, or the wire has other names.
 // effects/_model/native.py says which one Python expects.
-inline constexpr int kInterface = 40;
+inline constexpr int kInterface = 41;
 
 // Tokens
 
@@ -67,9 +67,10 @@ enum class Kind : uint16_t {
   kLeave = 5, // and ends it: the index after its last effect
   kSkip = 6,  // a device has no effects of its own from this index on, as many as `site` says
   // What the host does, for a tap alone (producer/publisher.h): a program is called and its call returns, it has
-  // failed, a function of the user's begins and ends, a thread waits in a barrier, and a device starts an asynchronous
-  // operation and has what it came to. The payload is text; of a function, the number of the thread whose programs are
-  // those that it calls. The index of an operation's token is its number.
+  // failed, a function of the user's begins and ends, a thread waits in a barrier, a device starts an asynchronous
+  // operation and has what it came to, and a program is seen to have ended, or has never begun. The payload is text; of
+  // a function, the number of the thread whose programs are those that it calls. The index of an operation's token is
+  // its number.
   kDispatched = 16,
   kReturned = 17,
   kFailed = 18,
@@ -79,6 +80,7 @@ enum class Kind : uint16_t {
   kBarrierDone = 22,
   kOperation = 23,
   kOperationDone = 24,
+  kEnded = 25,
 };
 
 inline bool IsMarker(Kind kind) { return kind >= Kind::kClose; }

@@ -40,6 +40,7 @@ from effects._model.wire import (
     PLACED_THREAD,
     STREAM,
     TOKEN_LENGTH,
+    Kind,
     ProgramTraits,
     stream_of,
 )
@@ -137,6 +138,7 @@ class Stream:
         self.is_nested: bool = launching is None
         self.dispatching: list[int] = self._native.dispatching
         self.held_for: int | None = None
+        self._ended = -1  # the number of the newest program that was seen to be over
 
     def hold(self, caller: int) -> None:
         self.held_for = caller
@@ -150,6 +152,28 @@ class Stream:
     def newest_calling(self) -> int:
         """The number of the newest epoch whose program calls back; -1 if there was none."""
         return self._native.newest_calling
+
+    def note_ended(self, number: int) -> None:
+        """Says in a run file that a program is over, or never runs."""
+        native.note(Kind.ENDED, (stream_of(self.thread), number, 0, 0))
+
+    def running_newest(self) -> tuple[int, native.Caller, Any] | None:
+        """The newest program with effects, if it is not over while all of its effects may be visible: its number,
+        `Caller` and output token, which is None if its call has not returned. Says it in a run file, once, if it is
+        over."""
+        call = self._native.newest_call
+        if call is not None and call[0] not in self.calls and call[0] in self.unreturned():
+            return *call, None
+        if (newest := self._native.newest_program) is None or newest[0] == self._ended:
+            return None
+        number, _, output_token = newest
+        if output_token.is_deleted():
+            return None  # it cannot be known
+        if not output_token.is_ready():
+            return newest
+        self._ended = number
+        self.note_ended(number)
+        return None
 
     def dispatch_lock(self, calls_handlers: bool) -> Any:
         """The lock that a thread holds from where its program gets a number until the program is called.
@@ -168,6 +192,7 @@ class Stream:
     def fail(self, number: int) -> None:
         """The program failed or never ran: nothing more will come from it."""
         native.fail(self.thread, number)
+        self.note_ended(number)
 
     def claim(self, number: int) -> tuple[str, ProgramTraits, Any] | None:
         """Whether a handler of this program has failed is about to be looked at, by the caller alone: returns what

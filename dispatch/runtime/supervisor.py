@@ -99,6 +99,26 @@ class Running(NamedTuple):
         return f"the callback `{self.name}` at {self.where}, which runs"
 
 
+class _Wait(NamedTuple):
+    """Something that waits."""
+
+    what: str
+    says: str = ""
+    alike: tuple[Any, ...] = ()  # what others like it have in common, if those have other numbers
+    stack: tuple[str, ...] = ()
+
+
+def _counted(waits: Iterable[_Wait]) -> Iterator[str]:
+    """The lines of what waits: of those that say the same, the first one's and how many others there are."""
+    groups: dict[tuple[Any, ...], list[_Wait]] = {}
+    for wait in waits:
+        groups.setdefault((wait.alike or wait[:2], wait.stack), []).append(wait)
+    for first, *others in groups.values():
+        more = f" (and {len(others)} more like it)" if others else ""
+        yield f"- {first.what}{more}{first.says}"
+        yield from first.stack
+
+
 class Watched(Protocol):
     """What the supervisor sees of the drain."""
 
@@ -193,16 +213,17 @@ class Supervisor:
             self._end_program_of(*youngest, seconds)
 
     def _what_moves(self) -> Any:
-        """What changes when something is published, replayed or answered. None if nothing waits."""
+        """What changes when something is published, replayed, answered or over. None if nothing waits."""
         running = self._drain.running.copy()
         plain = native.plain_has_ended(native.plain_opened())
-        if plain and not running and not any(stream.calls for stream in self._streams.all()):
+        still = [newest[0] for stream in self._streams.all() if (newest := stream.running_newest()) is not None]
+        if plain and not running and not still and not any(stream.calls for stream in self._streams.all()):
             return None
         if not self._is_on_cpu and not any(function[_REPLY] for function in running.values()):
             return None  # what a GPU computes takes no time of the processor's
         # No functions themselves, which go with their programs.
         since = {thread: function[_SINCE] for thread, function in running.items()}
-        return since, native.stats(), [*map(id, self._drain.beside.unended())]
+        return since, still, native.stats(), [*map(id, self._drain.beside.unended())]
 
     # The text: what waits, with the stacks. What for is left to who reads it.
 
@@ -213,23 +234,25 @@ class Supervisor:
 
     def _waits(self) -> str:
         functions, stacks = self._drain.running_functions(), frames()
-        lines = [*self._shown_programs(functions)]
+        waits = [*self._shown_programs(functions)]
         if not native.plain_has_ended(native.plain_opened()):
-            lines.append("- effects of programs that `fx.jit` has not made, which are not visible yet")
-        for thread, function in functions.items():
-            age = f"{monotonic() - function.since:.0f} s"
-            lines.append(f"- the callback `{function.name}` at {function.where}, which has run for {age} and is at:")
-            lines += _shown_stack(stacks.get(function.stack or thread))
+            waits.append(_Wait("effects of programs that `fx.jit` has not made", ", which are not visible yet"))
+        for thread, function in sorted(functions.items(), key=lambda each: each[1].since):
+            age = f", which has run for {monotonic() - function.since:.0f} s and is at:"
+            stack = _shown_stack(stacks.get(function.stack or thread))
+            what = f"the callback `{function.name}` at {function.where}"
+            waits.append(_Wait(what, age, (what,), (*stack,)))
         for run in self._drain.beside.unended():
             if all(function.run is not run for function in functions.values()):
-                lines += [f"- {run}", *_shown_stack(stacks.get(run.thread or 0))]
+                waits.append(_Wait(str(run), stack=(*_shown_stack(stacks.get(run.thread or 0)),)))
         for thread in self._showing(functions, stacks):
             stack = _shown_stack(stacks[thread]) or ["      native code"]
-            lines += ["- a handler or an output, which has been given an effect and is at:", *stack]
-        lines += (line for shown in other_waits for line in shown(stacks.values()))
-        return "\n".join(lines)
+            says = ", which has been given an effect and is at:"
+            waits.append(_Wait("a handler or an output", says, stack=(*stack,)))
+        lines = [line for shown in other_waits for line in shown(stacks.values())]
+        return "\n".join([*_counted(waits), *lines])
 
-    def _shown_programs(self, functions: dict[int, Running]) -> Iterator[str]:
+    def _shown_programs(self, functions: dict[int, Running]) -> Iterator[_Wait]:
         failed = {
             each.program: each for each in failed_on_some_devices(self._streams, self._drain.beside.are_exchanging())
         }
@@ -252,9 +275,17 @@ class Supervisor:
                     failure = self._failures.ending_of(key) or some.failure
                     shown = failure if isinstance(failure, errors.EffectError) else errors.shown(failure)
                     says.append(f"has failed on {_named(some.devices)}: {shown}")
-                yield f"- the program {shown_program(stream, number, call[0].name, traits)}: {'; '.join(says)}"
+                shown = shown_program(stream, number, call[0].name, traits)
+                yield _Wait(f"the program {shown}", f": {'; '.join(says)}", (call[0].name, traits, *says))
             if len(calls) > 1:
-                yield f"- and {len(calls) - 1} programs of thread {stream.thread} behind it"
+                yield _Wait(f"and {len(calls) - 1} programs of thread {stream.thread} behind it")
+            if not calls and (newest := stream.running_newest()) is not None:
+                number, caller, output_token = newest
+                devices = [] if output_token is None else unready_devices(output_token)
+                if devices or output_token is None:
+                    runs = f"runs on {_named(devices)}" if devices else "its call has not returned"
+                    shown, says = shown_program(stream, number, caller.name, caller.traits), "its effects are visible"
+                    yield _Wait(f"the program {shown}", f": {runs}; {says}", (caller.name, caller.traits, runs))
 
     def _showing(self, functions: dict[int, Running], stacks: dict[int, FrameType]) -> list[int]:
         """The drain's threads that write text or call handlers: they neither run functions nor wait for a batch."""

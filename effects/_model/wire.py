@@ -121,6 +121,7 @@ class Kind(enum.IntEnum):
         BARRIER_DONE,
         OPERATION,
         OPERATION_DONE,
+        ENDED,
     ) = layout["kinds"].values()
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
+import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, overload
@@ -27,6 +30,8 @@ MSG_UNREADABLE = (
     "The run file {path} cannot be read: {why}. A run file is what `fx.record` or EFFECTS_RUN has written. Look at the "
     "name of the file, or record the run again."
 )
+LEFT_OUT = "{path} is left out: {why}."
+UNDESCRIBED = "it does not say of which process it is"
 MSG_EMPTY_FOLDER = (
     "The folder {path} has no run files. If EFFECTS_RUN names a folder, each process writes a file there whose name "
     "ends with `.fx`. Name another folder, or a file."
@@ -92,8 +97,9 @@ class Process:
 
     Attributes:
         path: The file.
-        number: Which process it is.
-        count: How many processes the run has.
+        number: Which process it is of JAX's. A worker, which JAX has not connected, has a number behind theirs.
+        count: How many processes of JAX's the run has.
+        name: The name of the file, without its ending.
         run: What no other run of several processes has.
         command: What was started.
         torn: How many records were begun and are not whole, as of a process that was killed, or are damaged.
@@ -115,12 +121,17 @@ class Process:
     unknown: int = 0
     is_written: bool = False
     is_closed: bool = False
+    began: float = dataclasses.field(default=0.0, repr=False)
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
     print_options: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def as_printed(self) -> AbstractContextManager[Any]:
         """In force while text is made: NumPy's print options as the process had them when its recording began."""
         return np.printoptions(**self.print_options) if self.print_options else contextlib.nullcontext()
+
+    @property
+    def name(self) -> str:
+        return os.path.splitext(os.path.basename(self.path))[0]
 
     def numbers(self, place: int) -> list[int]:
         """The numbers that records may have for the device at this position."""
@@ -178,13 +189,21 @@ class Run(Sequence[Record]):
     Attributes:
         processes: The processes whose files were read.
         sites: The sites, by the number that records have for them.
+        left_out: A line for each file of a folder that cannot be read, which says why.
     """
 
     def __init__(
-        self, processes: list[Process], sites: dict[int, Site], records: Any, path: str, chosen: Any = None
+        self,
+        processes: list[Process],
+        sites: dict[int, Site],
+        records: Any,
+        path: str,
+        left_out: Sequence[str] = (),
+        chosen: Any = None,
     ):
         self.processes: list[Process] = processes
         self.sites: dict[int, Site] = sites
+        self.left_out: Sequence[str] = left_out
         self._path = path
         self._records = records
         self._chosen: frozenset[int] | None = chosen  # of the sites in a log of a kernel's; None: all
@@ -325,7 +344,7 @@ class Run(Sequence[Record]):
             yield from self._of(self._records.select([number], None, None, 0.0), self._chosen).last(1)
 
     def _of(self, records: native.RunRecords, chosen: frozenset[int] | None) -> Run:
-        return Run(self.processes, self.sites, records, self._path, chosen)
+        return Run(self.processes, self.sites, records, self._path, self.left_out, chosen)
 
     def events(self) -> Iterator[Event]:
         """What processes did besides, by time."""
@@ -411,11 +430,13 @@ def read(*paths: str | os.PathLike[str]) -> Run:
     """The records of a run, in program order.
 
     Args:
-        paths: Run files of the processes of one run, or a folder that has them. A file may still be written.
+        paths: Run files of the processes of one run, or a folder that has them. A file may still be written. Processes
+            that JAX has not connected are workers, as of a data loader; a folder may have any number of them.
 
     Raises:
-        RunError: if a file cannot be read, or files do not belong together. What is damaged in a file is left out and
-            counted in `Process.torn`.
+        RunError: if a file cannot be read, or all of a folder, or files do not belong together. Other files of a folder
+            that cannot be read are in `Run.left_out`. What is damaged in a file is left out and counted in
+            `Process.torn`.
 
     Example:
         >>> import effects as fx, pathlib, tempfile
@@ -427,12 +448,13 @@ def read(*paths: str | os.PathLike[str]) -> Run:
         ('step loss=0.5', array([0.5], dtype=float32))
     """
     sites: dict[int, Site] = {}
-    processes = [_open(path) for path in _files(paths)]
+    processes: list[Process] = []
+    left_out = _open_all(paths, processes)
     for process in processes:
         process.torn = process._file.scan()
         _describe(process, sites)
-    processes.sort(key=lambda process: process.number)
-    return _run(processes, sites)
+    processes.sort(key=lambda process: (process.number, process.began))
+    return _run(processes, sites, left_out)
 
 
 class Following:
@@ -441,32 +463,66 @@ class Following:
     def __init__(self, *paths: str | os.PathLike[str]):
         self._paths = paths
         self._earlier = native.EarlierRecords()
-        self._processes: dict[str, Process] = {}
+        self._processes: list[Process] = []
         self._sites: dict[int, Site] = {}
 
     def look(self) -> Run:
         """The records since the last look, in program order. What all devices of a program have comes once.
 
         Raises:
-            RunError: as `read`. A file that comes into a folder later may be a process's that begins just now.
+            RunError: as `read`.
         """
-        for path in _files(self._paths):
-            if path not in self._processes:
-                with contextlib.suppress(*[RunError] * bool(self._processes)):
-                    self._processes[path] = _open(path)
-        for process in self._processes.values():
+        left_out = _open_all(self._paths, self._processes)
+        for process in self._processes:
             process.is_written = process._file.is_written  # first, so that the last look sees the last records
             process._file.look()
             _describe(process, self._sites)
-        return _run([*self._processes.values()], self._sites, self._earlier)
+        return _run([*self._processes], self._sites, left_out, self._earlier)
 
 
-def _open(path: str) -> Process:
-    try:
-        file = native.RunFile(path)
-    except (RuntimeError, ValueError) as error:
-        raise RunError(MSG_UNREADABLE.format(path=path, why=error)) from None
-    return Process(path, file, is_written=file.is_written)
+def _open_all(paths: Sequence[str | os.PathLike[str]], processes: list[Process]) -> list[str]:
+    """Adds the processes whose files are not open yet. Returns a line for each file of a folder that cannot be read:
+    it is damaged, or of a process that begins just now."""
+    left_out: list[str] = []
+    opened = {process.path for process in processes}
+    for path, is_named in _files(paths):
+        if path in opened:
+            continue
+        try:
+            file = _open(path)
+        except (OSError, RuntimeError, ValueError) as error:
+            error = error.strerror if isinstance(error, OSError) else error
+            if is_named:
+                raise RunError(MSG_UNREADABLE.format(path=path, why=error)) from None
+            left_out.append(LEFT_OUT.format(path=path, why=error))
+            continue
+        opened.add(path)
+        processes.append(Process(path, file, is_written=file.is_written))
+    if not processes:
+        raise RunError("\n".join(left_out))
+    return left_out
+
+
+def _open(path: str) -> native.RunFile:
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no file")  # to open a pipe would wait for a writer
+    file = native.RunFile(path)
+    with open(path, "rb") as bytes_of:
+        capacity = int.from_bytes(bytes_of.read(_END_OF_CAPACITY)[_CAPACITY:], "little")
+    if status.st_size < _PAGE + capacity and not file.is_written:
+        raise ValueError("it is cut ahead of what describes its records")
+    return file
+
+
+_CAPACITY, _END_OF_CAPACITY, _PAGE = 16, 24, 4096
+"""Where a file has the size of its records, and where these begin: see `native/format.h`."""
+
+
+def tell_left_out(run: Run) -> None:
+    """Names the files of a folder that could not be read."""
+    for line in run.left_out:
+        print(line, file=sys.stderr)
 
 
 def _describe(process: Process, sites: dict[int, Site]) -> None:
@@ -482,33 +538,51 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
                 continue
             said = json.loads(text)
             process.number, process.count, process.run = said["process"], said["process_count"], said["run"]
-            process.command = tuple(said["command"])
+            process.command, process.began = tuple(said["command"]), said["time"]
             process.places = dict(said["devices"])
             here = np.get_printoptions()
             options = said.get("print_options", {}).items()
             process.print_options = {name: value for name, value in options if here.get(name) != value}
+            process._file.job = 0 if process.run is not None else next(_jobs)
 
 
-def _run(processes: list[Process], sites: dict[int, Site], earlier: native.EarlierRecords | None = None) -> Run:
+_jobs = itertools.count(1)
+
+
+def _run(
+    processes: list[Process],
+    sites: dict[int, Site],
+    left_out: Sequence[str],
+    earlier: native.EarlierRecords | None = None,
+) -> Run:
     # One that ended before it had a site has no records, and has not said which process it is.
-    processes = [each for each in processes if each.command] or processes
+    if any(each.command for each in processes):
+        silent = [each for each in processes if not each.command and not each.is_written]
+        some = [each.path for each in silent if native.RunRecords([each._file]).count()]
+        left_out = [*left_out, *(LEFT_OUT.format(path=path, why=UNDESCRIBED) for path in some)]
+        processes = [each for each in processes if each.command]
     path = ", ".join(process.path for process in processes)
-    if len({each.run for each in processes}) > 1 or len({each.number for each in processes}) < len(processes):
-        raise RunError(MSG_SEVERAL_RUNS.format(paths=path.replace(", ", " and ")))
+    connected = [each for each in processes if each.run is not None]
+    if len({each.run for each in connected}) > 1 or len({each.number for each in connected}) < len(connected):
+        raise RunError(MSG_SEVERAL_RUNS.format(paths=" and ".join(each.path for each in connected)))
+    first = max((each.count for each in connected), default=0)
+    for number, worker in enumerate((each for each in processes if each.run is None), first):
+        worker.number = number
     records = native.RunRecords([process._file for process in processes], earlier)
     for at, number, count, _, _ in records.count():
         if number not in sites:
             sites[number] = site_without_description(number)
         processes[at].unknown += count * (sites[number].effect.name == NO_EFFECT)
-    return Run(processes, sites, records, path)
+    return Run(processes, sites, records, path, left_out)
 
 
-def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[str]:
+def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[str, bool]]:
+    """Each file, and whether it was named itself and not by its folder."""
     for path in map(os.fspath, paths):
         if not os.path.isdir(path):
-            yield path
+            yield path, True
             continue
         names = sorted(name for name in os.listdir(path) if name.endswith(".fx"))
         if not names:
             raise RunError(MSG_EMPTY_FOLDER.format(path=path))
-        yield from (os.path.join(path, name) for name in names)
+        yield from ((os.path.join(path, name), False) for name in names)

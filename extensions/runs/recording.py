@@ -105,6 +105,8 @@ class _Writing:
             if self not in _running:
                 return
             _running.remove(self)
+            for stream in runtime.streams.all():
+                stream.running_newest()  # says which have ended
             runtime.drain.note_functions(False)
             known_sites.stop_listening(self.describe)
             native.stop_recording()

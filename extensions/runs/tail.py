@@ -21,7 +21,7 @@ import rich.text
 from effects import _errors as errors
 from effects._model.record import Record, site_of
 from effects._model.whole import curve
-from effects.extensions.runs.reading import Following, Run, RunError
+from effects.extensions.runs.reading import Following, Run, RunError, tell_left_out
 from effects.extensions.runs.show import Writer, add_row, add_selection, selected, table_of_sites
 
 NO_FIELD = "No record has a field {field!r} with one number."
@@ -82,6 +82,7 @@ def _looks(options: argparse.Namespace) -> Iterator[Run]:
         if not any(process.is_written for process in run.processes):
             break
         time.sleep(_INTERVAL)
+    tell_left_out(run)
     if unmatched is not None:
         raise unmatched
 

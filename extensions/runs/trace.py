@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 import itertools
 import json
-import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from effects._model.callback import HostCall
 from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.wire import ALL_DEVICES, EPOCH, PHASE, PLAIN_THREAD, STREAM, Kind, in_region, thread_of
-from effects.extensions.runs.reading import Event, Run, RunError, read
+from effects.extensions.runs.reading import Event, Run, RunError, read, tell_left_out
 
 MSG_OUTPUT = "The trace cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
 
@@ -89,7 +88,9 @@ class Timeline:
             self._add_event(event)
         for process in run.processes:
             # What processes have in common is in a run once, of one of them.
-            self._add_records(run if len(run.processes) == 1 else read(process.path))
+            alone = run if len(run.processes) == 1 else read(process.path)
+            alone.processes[0].number = process.number
+            self._add_records(alone)
         self._close()
         self.slices.sort(key=lambda each: each.start)
         self._find_waits()
@@ -135,10 +136,9 @@ class Timeline:
             # Each of its lanes has a done. Of what was started before the recording there is no start.
             if (begun := self._operations.get((process, event.token, event.device))) is not None:
                 begun.end = time
-        else:
+        elif kind == Kind.CLOSE:
             on_device = self._on_device(call, event.device, time)
-            if kind == Kind.CLOSE:
-                on_device.end = max(on_device.end, time)
+            on_device.end = max(on_device.end, time)
 
     def _time(self, process: int, seconds: float) -> int:
         time = round(seconds * _PER_SECOND)
@@ -366,14 +366,12 @@ def _text(record: Record) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """The value, if it is one number that JSON has."""
-    if isinstance(value, (str, bytes, bool)) or np.shape(value) != ():
-        return None
-    dtype = np.result_type(value)
-    if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
-        return None
-    number = float(value)
-    return number if math.isfinite(number) else None
+    """The value, if it is one number that JSON has: no field of another kind is a counter."""
+    if isinstance(value, (np.ndarray, np.generic)) and value.shape == ():
+        is_real = jnp.issubdtype(value.dtype, jnp.integer) or jnp.issubdtype(value.dtype, jnp.floating)
+        value = float(value) if is_real else None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and abs(value) <= sys.float_info.max else None
 
 
 # The command
@@ -389,7 +387,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """Writes a timeline. Returns the exit status: 0, or 2 if it cannot be written."""
     try:
-        trace(read(*options.runs), options.output)
+        tell_left_out(run := read(*options.runs))
+        trace(run, options.output)
     except RunError as error:
         print(error, file=sys.stderr)
         return 2

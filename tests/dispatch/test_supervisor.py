@@ -110,6 +110,40 @@ def test_healthy_programs_are_not_named():
     assert main(["--healthy", "200"]) == 0
 
 
+def test_what_waits_alike_is_said_once(said):
+    """Callbacks at one line, and their programs, are one entry each with their count, and another is one of its own."""
+    count, going_on = 6, threading.Event()
+    begun = threading.Semaphore(0)
+
+    def wait(x):
+        begun.release()
+        assert going_on.wait(60)
+        return x
+
+    def other(x):
+        return wait(x)
+
+    several, one = fx.jit(lambda x: fx.callback(wait, F32, x)), fx.jit(lambda x: fx.callback(other, F32, x))
+    threads = [threading.Thread(target=f, args=(jnp.float32(0),)) for f in [several] * count + [one]]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in threads:
+            assert begun.acquire(timeout=60)
+        with pytest.raises(fx.BarrierTimeout) as raised:
+            fx.effects_barrier(timeout=0, all_threads=True)
+    finally:
+        going_on.set()
+        for thread in threads:
+            thread.join()
+    _, _, waits = str(raised.value).partition("This waits:\n")
+    begins = [line for line in waits.splitlines() if line.startswith("- ")]
+    assert len([line for line in begins if f" (and {count - 1} more like it)" in line]) == 2, waits
+    assert len([line for line in begins if line.startswith("- the callback `")]) == 2
+    assert len([line for line in begins if line.startswith("- the program `")]) == 2
+    assert waits.count("assert going_on.wait(60)") == 2
+
+
 def test_handler_that_does_not_return_is_named(said):
     """Nothing is replayed meanwhile, not even what would say so in other threads' effects."""
 

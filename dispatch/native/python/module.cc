@@ -87,6 +87,8 @@ NB_MODULE(_native, m) {
       .def_ro("dispatching", &Stream::dispatching)
       .def("set_here", [](Stream &stream) { Stream::here() = &stream; })
       .def_ro("newest_calling", &Stream::newest_calling)
+      .def_prop_ro("newest_call", &Stream::newest_call)
+      .def_prop_ro("newest_program", &Stream::newest_program)
       .def("open", &Stream::open)
       .def("token", &Stream::token)
       .def(

@@ -72,6 +72,7 @@ uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
   const bool by_python = may_wait_ || options_ == nullptr;
   const uint32_t number = drain().open(thread, by_python ? 0 : reinterpret_cast<uintptr_t>(call.ptr()), options_);
   publisher().note(Kind::kDispatched, {StreamOf(thread, 0), number, 0, 0}, nb::inst_ptr<Caller>(caller)->name);
+  opened_ = number;
   const nb::int_ key(number);
   dispatching.append(key);
   calls[key] = call;
@@ -116,6 +117,7 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
   PyObject *traits, *output_token;
   Py_ssize_t at = 0;
   if (PyDict_Next(nb::object(returned[1]).ptr(), &at, &traits, &output_token)) { // one, if any
+    set_newest(number, caller, output_token);
     awaited = keep(number, caller, traits, output_token, closed);
     if (found.is_callers) note_place(caller, output_token);
     if (pool != nullptr) {
@@ -159,6 +161,25 @@ nb::object Stream::keep(uint32_t number, Caller &caller, nb::handle traits, nb::
   if (has_calls) unpolled[nb::int_(number)] = nb::make_tuple(caller.name, traits, output_token);
   const bool may_fail = has_calls || (!closed && Has(traits, kAwaitsResults));
   return may_fail ? nb::object(both) : nb::object(nb::none());
+}
+
+// Where a program hangs behind its last effect, its output token alone tells.
+void Stream::set_newest(uint32_t number, Caller &caller, nb::handle output_token) {
+  nb::object token = nb::borrow(output_token);
+  newest_number_ = number;
+  if (!newest_caller_.is_valid() || nb::inst_ptr<Caller>(newest_caller_) != &caller) newest_caller_ = nb::find(caller);
+  std::swap(newest_token_, token); // what it was is freed last
+}
+
+nb::object Stream::newest_call() const {
+  const nb::handle caller = NB_TUPLE_GET_ITEM(newest_.ptr(), 0);
+  if (caller.is_none()) return nb::none();
+  return nb::make_tuple(opened_, caller);
+}
+
+nb::object Stream::newest_program() const {
+  if (!newest_token_.is_valid()) return nb::none();
+  return nb::make_tuple(newest_number_, newest_caller_, newest_token_);
 }
 
 bool Stream::several_devices() {

@@ -43,6 +43,11 @@ public:
   nb::list dispatching;        // the numbers of epochs whose calls have not returned, if it is one thread's
   int64_t newest_calling = -1; // the number of the newest epoch whose program calls back
 
+  // The newest call, as (number, `Caller`), and the newest program with effects whose call has returned, as (number,
+  // `Caller`, output token). None: there was none.
+  nb::object newest_call() const;
+  nb::object newest_program() const;
+
   // A dispatch: what is in force is kept under the number of its epoch, which is returned. Calls that share it with the
   // one before share its tuple (caller, standard output, context): their text is written in one go. No signal is seen
   // in here, so that an interrupt leaves nothing open that is not in `dispatching`.
@@ -95,9 +100,13 @@ private:
   nb::object put(nb::handle program, nb::handle token, nb::handle args, nb::handle kwargs);
 
   nb::object keep(uint32_t number, Caller &caller, nb::handle traits, nb::handle output_token, bool closed);
+  void set_newest(uint32_t number, Caller &caller, nb::handle output_token);
   void forget_closed();
 
+  uint32_t newest_number_ = 0;             // of the newest program with effects
+  nb::object newest_caller_, newest_token_; // and its caller and output token
   nb::object newest_;     // the newest call
+  uint32_t opened_ = 0;   // its number
   bool may_wait_ = false; // writing to its standard output
   // NumPy's print options in its context; null: those that native code does not follow.
   const PrintOptions *options_ = nullptr;

@@ -114,7 +114,8 @@ nb::dict Wire() {
                            {"barrier", number(Kind::kBarrier)},
                            {"barrier_done", number(Kind::kBarrierDone)},
                            {"operation", number(Kind::kOperation)},
-                           {"operation_done", number(Kind::kOperationDone)}});
+                           {"operation_done", number(Kind::kOperationDone)},
+                           {"ended", number(Kind::kEnded)}});
   wire["header"] = Header();
   wire["text_run"] = Run();
   wire["record_traits"] = Numbers({{"ordered", kRecordIsOrdered},

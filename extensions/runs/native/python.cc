@@ -48,6 +48,7 @@ static const Extension runs_extension([](nb::module_ &m) {
       .def(nb::init<const std::string &>())
       .def("scan", &RunFile::scan, without_lock)
       .def("look", &RunFile::look, without_lock)
+      .def_rw("job", &RunFile::job)
       .def_prop_ro("lost", &RunFile::lost)
       .def_prop_ro("is_written", &RunFile::is_written)
       .def_prop_ro("is_closed", &RunFile::is_closed)

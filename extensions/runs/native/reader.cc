@@ -20,11 +20,11 @@ namespace effects::runs {
 namespace {
 
 bool IsOfRecords(Kind kind) {
-  return (kind >= Kind::kOrdered && kind <= Kind::kSkip) || (kind >= Kind::kDispatched && kind <= Kind::kOperationDone);
+  return (kind >= Kind::kOrdered && kind <= Kind::kSkip) || (kind >= Kind::kDispatched && kind <= Kind::kEnded);
 }
 bool IsRecord(Kind kind) { return kind == Kind::kOrdered || kind == Kind::kUnordered; }
 
-uint64_t ProgramKeyOf(const Token &token) { return uint64_t{ThreadOf(token)} << 32 | token.epoch; }
+uint64_t NumberOfCall(const Token &token) { return uint64_t{ThreadOf(token)} << 32 | token.epoch; }
 
 // As the drain says of the one that it keeps.
 int32_t DeviceOf(const RecordHeader &record) { return (record.flags & kReplicated) != 0 ? kAllDevices : record.device; }
@@ -232,7 +232,7 @@ void RunFile::look() {
   looked_ = taken;
 }
 
-Earlier::Program &Earlier::operator[](uint64_t program) {
+Earlier::Program &Earlier::operator[](const ProgramKey &program) {
   const auto [known, is_new] = programs_.try_emplace(program);
   if (is_new) order_.push_back(program);
   return known->second;
@@ -242,25 +242,30 @@ void Earlier::keep_newest() {
   for (; order_.size() > kPrograms; order_.pop_front()) programs_.erase(order_.front());
 }
 
+ProgramKey Records::key_of(uint32_t file, const RecordHeader &record) const {
+  return {files_[file]->job, NumberOfCall(record.token)};
+}
+
 Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) : files_(std::move(files)) {
   // When programs were dispatched: in the first process that has it, as each has a clock of its own. Of a program whose
   // dispatch is not there any more, and of what JAX dispatched: when its first record was published.
-  std::unordered_map<uint64_t, double> dispatched, first;
+  using Times = std::unordered_map<ProgramKey, double, HashOfProgram>;
+  Times dispatched, first;
   for (uint32_t file = 0; file < files_.size(); ++file) {
-    std::unordered_map<uint64_t, double> here;
+    Times here;
     for (const uint64_t entry : files_[file]->entries()) {
       const RecordHeader &record = files_[file]->record(entry);
-      if (record.kind == Kind::kDispatched) dispatched.emplace(ProgramKeyOf(record.token), record.time);
+      if (record.kind == Kind::kDispatched) dispatched.emplace(key_of(file, record), record.time);
       if (!IsRecord(record.kind)) continue;
-      const auto [known, is_new] = here.try_emplace(ProgramKeyOf(record.token), record.time);
+      const auto [known, is_new] = here.try_emplace(key_of(file, record), record.time);
       if (!is_new) known->second = std::min(known->second, record.time);
     }
     first.insert(here.begin(), here.end());
   }
-  // By thread, and there by number.
-  std::map<uint64_t, double> called(dispatched.begin(), dispatched.end());
+  // By job and thread, and there by number.
+  std::map<ProgramKey, double> called(dispatched.begin(), dispatched.end());
   called.insert(first.begin(), first.end());
-  const std::pair<const uint64_t, double> *before = nullptr;
+  const std::pair<const ProgramKey, double> *before = nullptr;
   for (auto &each : called) {
     auto &[program, time] = each;
     if (earlier != nullptr) {
@@ -268,7 +273,8 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
       time = known = known == 0 ? time : known;
     }
     // Another process, which has the thread's program before this one, may have come to that later.
-    if (before != nullptr && before->first >> 32 == program >> 32) time = std::max(time, before->second);
+    if (before != nullptr && before->first.job == program.job && before->first.of >> 32 == program.of >> 32)
+      time = std::max(time, before->second);
     before = &each;
   }
   size_t count = 0;
@@ -279,13 +285,13 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
       const RecordHeader &record = files_[file]->record(entry);
       if (!IsRecord(record.kind)) continue;
       const Token &token = record.token;
-      const uint64_t program = ProgramKeyOf(token);
-      places_.push_back({called.at(program), program << kDomainBits | DomainOf(token),
+      const ProgramKey program = key_of(file, record);
+      places_.push_back({called.at(program), program.job, program.of << kDomainBits | DomainOf(token),
                          uint64_t{token.phase} << 32 | token.index, file, record.device, entry});
     }
   const auto is_before = [](const Place &a, const Place &b) {
-    return std::tie(a.program, a.domain, a.place, a.file, a.device) <
-           std::tie(b.program, b.domain, b.place, b.file, b.device);
+    return std::tie(a.program, a.job, a.domain, a.place, a.file, a.device) <
+           std::tie(b.program, b.job, b.domain, b.place, b.file, b.device);
   };
   // Those of one device are in order.
   if (!std::is_sorted(places_.begin(), places_.end(), is_before))
@@ -311,7 +317,7 @@ void Records::leave_out_copies_of(Earlier &earlier) {
                                [&](const Place &place) {
                                  const RecordHeader &record = header(place);
                                  if (!is_ordered(record)) return false;
-                                 auto &known = earlier[ProgramKeyOf(record.token)].reached;
+                                 auto &known = earlier[key_of(place.file, record)].reached;
                                  const uint64_t next = place.place + 1;
                                  uint64_t *const of_file = &known[{place.file, place.domain}];
                                  uint64_t *const of_all =
@@ -332,7 +338,7 @@ void Records::leave_out_unordered_copies(Earlier &earlier) {
                                [&](const Place &place) {
                                  const RecordHeader &record = header(place);
                                  if (record.kind != Kind::kUnordered || InRegion(record.token)) return false;
-                                 Earlier::Program &program = earlier[ProgramKeyOf(record.token)];
+                                 Earlier::Program &program = earlier[key_of(place.file, record)];
                                  const auto own = std::pair(place.file, place.device);
                                  if ((record.flags & kReplicated) != 0)
                                    return program.says.try_emplace(record.site, own).first->second != own;
@@ -364,13 +370,13 @@ void Records::put_behind_callers() {
                                key(event.file, event.header));
     else if (const auto caller = running.find(nested);
              event.header.kind == Kind::kDispatched && caller != running.end())
-      called_by.emplace(std::pair(event.file, ProgramKeyOf(event.header.token)), caller->second);
+      called_by.emplace(std::pair(event.file, NumberOfCall(event.header.token)), caller->second);
   }
   if (called_by.empty()) return;
   std::vector<Place> outer;
   std::map<Callback, std::vector<Place>> inner;
   for (const Place &place : places_) {
-    const auto caller = called_by.find({place.file, ProgramKeyOf(header(place).token)});
+    const auto caller = called_by.find({place.file, NumberOfCall(header(place).token)});
     (caller == called_by.end() ? outer : inner[caller->second]).push_back(place);
   }
   places_.clear();
@@ -385,9 +391,10 @@ void Records::put_behind_callers() {
     left.insert(left.end(), behind->second.rbegin(), behind->second.rend());
     inner.erase(behind);
   }
-  std::set<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t>> kept;
-  const auto token = [](const Callback &of) {
-    return std::tuple(std::get<1>(of), std::get<2>(of), std::get<3>(of), std::get<4>(of));
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>> kept;
+  const auto token = [this](const Callback &of) {
+    const uint32_t job = files_[std::get<0>(of)]->job;
+    return std::tuple(job, std::get<1>(of), std::get<2>(of), std::get<3>(of), std::get<4>(of));
   };
   for (const Place &place : outer) kept.insert(token(key(place.file, header(place))));
   for (const auto &[callback, places] : inner) // whose callback is a copy, or is not there any more
@@ -396,7 +403,7 @@ void Records::put_behind_callers() {
 
 // Whether both are of one value, that all devices have or all processes.
 bool Records::is_same(const Place &a, const Place &b) const {
-  if (a.place != b.place || a.domain != b.domain || a.program != b.program) return false;
+  if (a.place != b.place || a.domain != b.domain || a.program != b.program || a.job != b.job) return false;
   const RecordHeader &one = header(a), &other = header(b);
   if (one.site != other.site || one.kind != Kind::kOrdered || InRegion(one.token)) return false;
   if (a.file == b.file || (one.flags & other.flags & kReplicated) != 0) return true; // devices count the same there
@@ -440,7 +447,7 @@ Records Records::newest() const {
       const auto [known, is_new] = newest.emplace(std::pair(ThreadOf(record.token), record.device), entry);
       if (!is_new && files_[file]->record(known->second).time <= record.time) known->second = entry;
     }
-    for (const auto &[of, entry] : newest) found.places_.push_back({0, 0, 0, file, of.second, entry});
+    for (const auto &[of, entry] : newest) found.places_.push_back({0, 0, 0, 0, file, of.second, entry});
   }
   return found;
 }

@@ -45,6 +45,9 @@ public:
   bool is_written() const; // a process records into it now
   bool is_closed() const { return header().closed.load(std::memory_order_relaxed) != 0; }
 
+  // Processes of one job, as JAX's of one run, have the same programs. A token means another effect in another job.
+  uint32_t job = 0;
+
 private:
   const FileHeader &header() const { return *static_cast<const FileHeader *>(memory_); }
   const EntryHeader *at(uint64_t offset) const {
@@ -70,6 +73,18 @@ private:
   std::vector<std::pair<uint64_t, uint64_t>> unread_; // positions ahead of that where nothing whole was
 };
 
+// A program: its job, and there its thread and number.
+struct ProgramKey {
+  uint32_t job;
+  uint64_t of;
+
+  bool operator==(const ProgramKey &other) const { return job == other.job && of == other.of; }
+  bool operator<(const ProgramKey &other) const { return job != other.job ? job < other.job : of < other.of; }
+};
+struct HashOfProgram {
+  size_t operator()(const ProgramKey &key) const { return std::hash<uint64_t>{}(key.of ^ uint64_t{key.job} << 56); }
+};
+
 // What was read before, where a run is read one part after the other: by program, for the newest programs.
 class Earlier {
 public:
@@ -79,14 +94,14 @@ public:
     std::map<uint64_t, std::pair<uint32_t, int32_t>> says;      // by site, of what has no order: the file and device
     std::map<std::string, std::map<uint32_t, uint64_t>> counts; // by what it is: how often in each file
   };
-  Program &operator[](uint64_t program);
+  Program &operator[](const ProgramKey &program);
   void keep_newest();
 
 private:
   static constexpr size_t kPrograms = 4096; // more than devices have begun at a time
 
-  std::unordered_map<uint64_t, Program> programs_;
-  std::deque<uint64_t> order_;
+  std::unordered_map<ProgramKey, Program, HashOfProgram> programs_;
+  std::deque<ProgramKey> order_;
 };
 
 // The records of a run in program order, of all its processes: programs in the order of their dispatches, and in each
@@ -128,11 +143,13 @@ public:
 private:
   struct Place {
     double program; // when it was dispatched
+    uint32_t job;
     uint64_t domain, place;
     uint32_t file;
     int32_t device;
     uint64_t entry;
   };
+  ProgramKey key_of(uint32_t file, const RecordHeader &record) const;
   void leave_out_copies_of(Earlier &earlier);
   void leave_out_unordered_copies(Earlier &earlier);
   void put_behind_callers();

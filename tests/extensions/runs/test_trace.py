@@ -5,12 +5,14 @@ from __future__ import annotations
 import collections
 import itertools
 import json
+import math
 import re
 import signal
 import threading
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import effects as fx
@@ -118,6 +120,45 @@ def test_numbers_of_logs_are_counters(path):
         {"n": n, "loss": x, "low": x} for n, x in ((0, 0.5), (1, 1.5))
     ]
     assert [args["y"] for name, args in counters if name == "lane lane (1,)"] == [1, 1]
+
+
+VALUES = [
+    *(None, True, "word", "a\udc80\x00\n", 3, -(2**31), 0.5, 1e30, math.nan, math.inf, 1j, complex(math.nan, 1)),
+    *({}, {"a": 1}, {"a": {"b": [1, None, "c"]}}, [], [1.5, "x"], (), (None, {"k": (1,)})),
+]
+DTYPES = [
+    *(jnp.bool_, jnp.int4, jnp.int8, jnp.uint32, jnp.int32, jnp.bfloat16, jnp.float16, jnp.float32),
+    *(jnp.float8_e4m3fn, jnp.complex64),
+]
+
+
+@pytest.mark.parametrize("nest", [lambda x: x, lambda x: {"of": [x, None]}], ids=["fields", "nested"])
+@pytest.mark.parametrize("how", [fx.jit, jax.jit, lambda f: f, lambda f: fx.jit(jax.vmap(f))], ids=str)
+def test_every_field_is_taken(how, nest, path):
+    """A trace is valid JSON whatever `fx.log` was given. Finite real scalars are counters, and nothing else is."""
+    arrays = [jnp.ones(shape, dtype) for dtype in DTYPES for shape in ((1,), (1, 0), (1, 2, 3))]
+    arrays += [jnp.full(1, fill, dtype) for fill in (jnp.nan, -jnp.inf) for dtype in (jnp.bfloat16, jnp.float32)]
+
+    def log(*arrays):
+        arrays = [x.reshape(x.shape[1:]) if x.size == 1 and x.ndim == 1 else x for x in arrays]
+        fx.log("all", **{f"x{at}": nest(x) for at, x in enumerate((*arrays, *VALUES))})
+
+    with fx.record(path), fx.capture(suppress=True) as records:
+        how(log)(*arrays)
+    events = trace_of(path)
+    assert len(events["i"]) == len(records) == 1
+    counted = {} if not events["C"] else events["C"][0]["args"]
+    plain = {name: value for name, value in records[0].fields.items() if np.isscalar(value) or np.shape(value) == ()}
+    real = {
+        name: float(value)
+        for name, value in plain.items()
+        if not isinstance(value, (bool, str, complex, dict, type(None)))
+        and np.asarray(value).dtype.kind not in "bc"
+        and math.isfinite(value)
+    }
+    assert counted == real
+    if nest(1) == 1:
+        assert len(real) == 12
 
 
 def test_barrier_says_what_it_waited_for(path):
