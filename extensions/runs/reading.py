@@ -325,9 +325,7 @@ class Run(Sequence[Record]):
                     continue
                 parts = zip(of, alike.parts(), strict=True)
                 yield "".join(
-                    line(record)
-                    for file, part in parts
-                    for record in self.of_part(self.processes[file], part)
+                    line(record) for file, part in parts for record in self.of_part(self.processes[file], part)
                 )
 
     def newest(self) -> Run:

@@ -135,8 +135,8 @@ class Recording:
         native.sync_recording()
 
     def close(self) -> None:
-        """Ends the recording, whose file then takes what its records need. A second call does nothing, nor does one in a
-        forked child."""
+        """Ends the recording, whose file then takes what its records need. A second call does nothing, nor does one in
+        a forked child."""
         self._writing.close()
 
     def __enter__(self) -> Self:
@@ -216,8 +216,8 @@ class _ProcessRecording:
     """The recording of a whole process, from its first effect on. One that has none, as a reader, writes no file.
 
     In a folder each process writes a file of its own. Of processes that start each other and share a path, the first
-    one that has an effect takes it, and the others put their number into the name. It is the file of an earlier run, and
-    is kept under another name, if it was there when the first of these processes began.
+    one that has an effect takes it, and the others put their number into the name. It is the file of an earlier run,
+    and is kept under another name, if it was there when the first of these processes began.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ class Color(enum.IntEnum):
     RED = 3
 
 
-class Name(str, enum.Enum):
+class Name(str, enum.Enum):  # noqa: UP042 - its text is another than that of a StrEnum
     A = "a"
 
 
@@ -125,7 +125,6 @@ POSITIONAL = [
 NAMED = ["{x}", "{x!r} {device}", "{x:>10} {device:03d}", "{lane} {x}", "{x:.2f} {lane!r:>8}", "{device}{lane}{x:,}"]
 
 
-
 def _fits(print_: Any, *args: Any, **kwargs: Any) -> bool:
     """Whether a format fits its arguments, as tracing says and as zeros or the values themselves show."""
     try:
@@ -151,16 +150,23 @@ def formats() -> None:
             named = [fmt for fmt in NAMED if print_ is fx.print and _fits(print_, fmt, x=value)]
 
             @fx.jit
-            def f(arrays: list[Any], print_: Any = print_, fitting: Any = fitting, named: Any = named) -> None:
+            def f(
+                arrays: list[Any],
+                print_: Any = print_,
+                fitting: Any = fitting,
+                named: Any = named,
+                parts: Any = (leaves, is_traced),
+                tree: Any = tree,
+            ) -> None:
                 arrays_left = iter(arrays)
-                all_leaves = [next(arrays_left) if is_array else x for x, is_array in zip(leaves, is_traced)]
+                all_leaves = [next(arrays_left) if is_array else x for x, is_array in zip(*parts, strict=True)]
                 x = jax.tree.unflatten(tree, all_leaves)
                 for fmt in fitting:
                     print_(fmt, x)
                 for fmt in named:
                     print_(fmt, x=x)
 
-            f([leaf for leaf, is_array in zip(leaves, is_traced) if is_array])
+            f([leaf for leaf, is_array in zip(leaves, is_traced, strict=True) if is_array])
         if _fits(fx.log, "event", x=value):
             fx.log(name, x=value, level="warning")
 

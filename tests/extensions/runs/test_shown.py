@@ -10,7 +10,6 @@ import sys
 
 import pytest
 
-from tests.extensions.runs import shown_program
 from tests.helpers import ROOT
 
 EIGHT_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
@@ -58,8 +57,8 @@ NOT_SHOWN = "[not shown as in its program: "
 
 
 def test_every_kind_of_effect_has_a_line(tmp_path):
-    """Callbacks, checks, progress, watches, logs of kernels, operations on the host, and an effect that only the program
-    has registered; and where the text cannot be made here, a line says why, and is counted."""
+    """Callbacks, checks, progress, watches, logs of kernels, operations on the host, and an effect that only the
+    program has registered; and where the text cannot be made here, a line says why, and is counted."""
     path, _, captured = recorded("others", tmp_path)
     shown = [json.loads(line) for line in show("--json", path).stdout.splitlines()]
     assert {record["effect"] for record in shown} == KINDS
