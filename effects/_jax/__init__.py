@@ -93,7 +93,6 @@ from effects._jax.dispatch import left_to_jax as left_to_jax
 from effects._jax.dispatch import log_callback as log_callback
 from effects._jax.dispatch import logs_failures as logs_failures
 from effects._jax.dispatch import lower_as_callback as lower_as_callback
-from effects._jax.dispatch import merge_arguments as merge_arguments
 from effects._jax.dispatch import need_devices as need_devices
 from effects._jax.dispatch import options_of_jit as options_of_jit
 from effects._jax.dispatch import register_effect_types as register_effect_types

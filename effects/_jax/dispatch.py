@@ -187,11 +187,6 @@ def user_function(callback: Any) -> Any:
     return callback
 
 
-def merge_arguments(tree: Any, values: Sequence[Any], static: Sequence[tuple[int, Any]]) -> tuple[Any, Any]:
-    """`(args, kwargs)` of `jax.debug.print`, from those that are arrays and those that were known while tracing."""
-    return debugging.merge_callback_args(tree, values, static)
-
-
 def log_callback(params: dict[str, Any]) -> Callable[..., Any]:
     """The flat function by which JAX logs what `jax.debug.log` says, from the equation's parameters."""
     log = functools.partial(

@@ -163,7 +163,7 @@ def table_of_sites(*columns: str, **options: Any) -> rich.table.Table:
     return table
 
 
-_LEAST = 6
+_LEAST = 4
 """Columns of a terminal that a text has at least."""
 
 
