@@ -1,4 +1,4 @@
-"""A few of the damaged files of `damage.py`, of which some are an error, some have fewer records, and none has others."""
+"""A few of the damaged files of `damage.py`: some are an error, some have fewer records, and none has others."""
 
 from tests.extensions.runs.damage import check_files
 
