@@ -126,7 +126,8 @@ class Recording:
 
     @property
     def lost(self) -> int:
-        """How many records have found no room: the file is full and keeps the first, or one is larger than the file."""
+        """How many records have found no room: the file is full and keeps the first, or one is larger than its half, or
+        than 4 GiB."""
         return native.lost_of_recording()
 
     def sync(self) -> None:
@@ -216,8 +217,8 @@ class _ProcessRecording:
     """The recording of a whole process, from its first effect on. One that has none, as a reader, writes no file.
 
     In a folder each process writes a file of its own. Of processes that start each other and share a path, the first
-    one that has an effect takes it, and the others put their number into the name. It is the file of an earlier run,
-    and is kept under another name, if it was there when the first of these processes began.
+    one that has an effect takes it, and the others put their number into the name. A file that was there when the
+    first of these processes began is an earlier run's, and is kept under another name.
     """
 
     def __init__(self) -> None:

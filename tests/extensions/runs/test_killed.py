@@ -49,27 +49,6 @@ def read_damaged(path, data, texts):
     return len(read), run.processes[0]
 
 
-def test_damaged_files(small, tmp_path):
-    """Flipped bits and overwritten places all over the file: an error, or the records that are whole."""
-    data, texts = small
-    random_numbers, used = random.Random(0), len(data.rstrip(b"\0"))
-    parts = [(0, 128), (4096, 4096 + 8000), ((used // 2) & ~7, used)]
-    errors = fewer = 0
-    for _ in range(500):
-        damaged = bytearray(data)
-        for _ in range(random_numbers.choice([1, 1, 1, 5])):
-            begin, end = random_numbers.choice(parts)
-            at = random_numbers.randrange(begin, end)
-            if random_numbers.random() < 0.7:
-                damaged[at] ^= 1 << random_numbers.randrange(8)
-            else:
-                damaged[at : at + 16] = random_numbers.randbytes(len(damaged[at : at + 16]))
-        read = read_damaged(tmp_path / "run.fx", damaged, texts)
-        errors += read is None
-        fewer += read is not None and read[0] < len(texts)
-    assert errors > 5 and fewer > 30
-
-
 def test_files_that_are_cut_off(small, tmp_path):
     data, texts = small
     ends = [*range(0, 200, 7), 4095, *range(4096, 4096 + 6000, 61), *range(len(data) - 400, len(data), 3)]

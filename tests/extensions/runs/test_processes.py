@@ -194,7 +194,7 @@ def test_reader_does_not_keep_a_run_from_starting(tmp_path):
     def look() -> None:
         while not has_ended.is_set():
             with contextlib.suppress(fx.runs.RunError):  # it is begun just now
-                assert fx.runs.read(path).processes[0].is_written in (False, True)
+                fx.runs.read(path)
 
     reader = threading.Thread(target=look)
     reader.start()
