@@ -117,7 +117,7 @@ def test_what_hangs_behind_its_last_effect_is_named(per_device, path, capsys):
     listener = Listener()
     logging.getLogger("effects").addHandler(listener)
     try:
-        with fx.record(path), fx.capture(suppress=True), fx.config.override(stall_seconds=0.1):
+        with fx.record(path), fx.capture(suppress=True), fx.config.override(stall_seconds=1.0):
             results = []
             caller = threading.Thread(target=lambda: results.append(step(jnp.arange(2.0))))
             caller.start()
