@@ -124,6 +124,12 @@ def test_what_waits_alike_is_said_once(said):
         return wait(x)
 
     several, one = fx.jit(lambda x: fx.callback(wait, F32, x)), fx.jit(lambda x: fx.callback(other, F32, x))
+    going_on.set()
+    for f in (several, one):  # compiled once: of several threads that come at one time, one does it
+        f(jnp.float32(0))
+        assert begun.acquire(timeout=60)
+    meet_barrier()
+    going_on.clear()
     threads = [threading.Thread(target=f, args=(jnp.float32(0),)) for f in [several] * count + [one]]
     for thread in threads:
         thread.start()

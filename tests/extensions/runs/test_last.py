@@ -117,7 +117,7 @@ def test_what_hangs_behind_its_last_effect_is_named(per_device, path, capsys):
     listener = Listener()
     logging.getLogger("effects").addHandler(listener)
     try:
-        with fx.record(path), fx.capture(suppress=True), fx.config.override(stall_seconds=0.1):
+        with fx.record(path), fx.capture(suppress=True), fx.config.override(stall_seconds=1.0):
             results = []
             caller = threading.Thread(target=lambda: results.append(step(jnp.arange(2.0))))
             caller.start()
@@ -215,21 +215,22 @@ write_report()
 if PROCESS == 0:
     jax.block_until_ready(sum_of_all(x))
 kinds = lambda: [event.kind for event in fx.runs.read(file_of(0, "fx")).events()]
-while kinds().count(fx.runs.Kind.CLOSE) < 4:
+while kinds().count(fx.runs.Kind.DISPATCHED) < 4:
     pass
 os.kill(int(open(file_of(0, "pid")).read()), signal.SIGKILL)
 os._exit(0)
 """
 
 
-def test_collective_behind_the_last_effect_is_named(tmp_path, capsys):
-    """Where a process hangs in it, for another one has not called the program."""
+def test_collective_without_an_effect_behind_it_is_named(tmp_path, capsys):
+    """A process waits in it for one that has not called the program. XLA may run it ahead of the last effect or behind
+    that, so the program has not ended, or is not known to have."""
     processes = run_processes(MISSES_A_SUM.format(folder=str(tmp_path)), 2, timeout=100)
     assert all(process.report.get("came") for process in processes), processes[1].output
     text, found = last_of(capsys, tmp_path)
     _, _, own = text.partition("Process 0 ")
     assert "The program `sum_of_all` (thread 1, dispatch 3), called " in own, text
-    assert " before and is not known to have ended." in own
+    assert " has not ended." in own or " before and is not known to have ended." in own
     assert "Process 1 has not called it; its newest call is dispatch 2, `forward`." in own
-    [program] = found[0]["programs"]
+    [program] = [each for each in found[0]["programs"] if each["name"] == "sum_of_all"]
     assert program["not_called_by"] == [{"process": 1, "dispatch": 2, "name": "forward"}]
