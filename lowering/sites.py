@@ -64,6 +64,11 @@ class LineFilter:
         self.native.on, self.native.every, self.native.first, self.native.min_seconds, self.least = state
         self.follow_levels()
 
+    @property
+    def has_level(self) -> bool:
+        """True for lines, and for other effects whose call was given `level=`."""
+        return self.asked.level is not None
+
     def follow_levels(self) -> None:
         self.native.level_allows = not self.can_be_switched or self.asked.allowed(self.least)
 
@@ -77,8 +82,9 @@ class LineFilter:
 
     def show_from(self, level: int) -> None:
         """Shows effects of this level or a higher one, in place of those that the logger takes."""
-        self.least = level
-        self.follow_levels()
+        if self.has_level:
+            self.least = level
+            self.follow_levels()
 
     @property
     def is_there(self) -> bool:

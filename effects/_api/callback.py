@@ -84,7 +84,7 @@ def callback(
     vmap_method: str | None = None,
     pass_record: bool = False,
     per_shard: bool = False,
-    level: int | str = "info",
+    level: int | str | None = None,
     logger: str | None = None,
     every: int | None = None,
     first: int | None = None,
@@ -116,7 +116,7 @@ def callback(
         pass_record: Whether the function also gets the `Record`, as the keyword argument `record`.
         per_shard: Whether it is called for each shard of sharded arrays by itself, without gathering. Without results.
         level: How much it matters: a number as for `logging`, or a name such as `"warning"`. It is left out if it is
-            below the level that the logger has when the program gets here.
+            below the level that the logger has when the program gets here. None: no logger leaves it out.
         logger: The name of the logger whose level counts, `effects` by default.
         every: A number n: the first call is made, and each n-th after it, over loops and calls of the program. A
             `vmap` counts once for all lanes.
@@ -169,7 +169,7 @@ def callback(
     operands, leaves, arguments_tree = take_arguments(args, kwargs, "fx.callback", where)
     content = HostCall(function, results, tree, pass_record, vmap_method)
     chosen = host_effect("fx.callback", where, effect, CALLBACK, ordered)
-    asked = choose("fx.callback", where, level, logger, every, first, min_seconds)
+    asked = choose("fx.callback", where, level, logger, every, first, min_seconds, needs_level=False)
     if results is not None and (asked != ALWAYS or when is not None):
         raise ValueError(MSG_FILTERED_RESULTS.format(name=function.name, where=where))
     site = Site(chosen, content, leaves, arguments_tree, where, per_shard=bool(per_shard), filter=asked)

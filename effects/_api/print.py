@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from effects import _jax
 from effects._model.effect import PROGRAM, Effect, host_effect, register_effect
-from effects._model.filter import choose
+from effects._model.filter import OF_LINES, choose
 from effects._model.line import Line, check_format
 from effects._model.operand import take_arguments
 from effects._model.primitive import bind_where
@@ -127,7 +127,7 @@ def print_grad(fmt: str, x: T, /) -> T:
     shown = tree.unflatten([leaf if flows_back else None for leaf, flows_back in zip(leaves, flows, strict=True)])
     _, operands, arguments_tree = take_arguments((shown,), {}, "fx.print_grad", where)
     check_format("fx.print_grad", fmt, operands, arguments_tree, where)
-    site = Site(PRINT, Line(fmt), operands, arguments_tree, where)
+    site = Site(PRINT, Line(fmt), operands, arguments_tree, where, filter=OF_LINES)
     outs = iter(print_grad_p.bind(*(leaf for leaf, back in zip(leaves, flows, strict=True) if back), site=site))
     return tree.unflatten([next(outs) if back else leaf for leaf, back in zip(leaves, flows, strict=True)])
 
