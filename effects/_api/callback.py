@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dis
+import functools
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any
 
 import jax
@@ -71,6 +76,10 @@ MSG_FILTERED_RESULTS = (
 
 CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 
+MSG_CLOSES_OVER = (
+    "The function `{name}` of `{call}` at {where} uses the traced value `{value}` without being given it. It runs on the "
+    "host, and has the values of its arguments alone. Pass it: `{call}(fn, None, {value})`, with a parameter for it."
+)
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
 
 
@@ -191,6 +200,8 @@ def check_function(call: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
             shown = {"call": call, "where": where, "name": name, "kind": kind, "what": what}
             example = f", say `lambda *args: {runs.format(name=name)}`" * bool(runs)
             raise TypeError(MSG_CALLBACK_RUNS_LATER.format(example=example, **shown))
+    if (closed_over := _tracer_in(fn)) is not None:
+        raise TypeError(MSG_CLOSES_OVER.format(call=call, where=where, name=name, value=closed_over))
     if why := _why_not(fn, args, kwargs):
         record = " and `record`" if "record" in kwargs else ""
         signature = _signature(fn)
@@ -198,6 +209,38 @@ def check_function(call: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
             call=call, where=where, name=name, why=why, record=record, signature=signature
         )
         raise TypeError(message)
+
+
+def _tracer_in(fn: Any) -> str | None:
+    """The name of a traced value that a function uses without being given it, if there is one. Its type, which is known
+    while tracing, may be looked at."""
+    if isinstance(fn, functools.partial):
+        bound = [*(("x", x) for x in fn.args), *fn.keywords.items()]
+        return next((name for name, x in bound if _is_traced(x)), None) or _tracer_in(fn.func)
+    if not inspect.isfunction(fn := getattr(fn, "__func__", fn)):
+        return None
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            if _is_traced(cell.cell_contents) and _reads(fn.__code__, name):
+                return name
+    count, names = fn.__code__.co_argcount, fn.__code__.co_varnames
+    defaults = zip(names[count - len(fn.__defaults__ or ()) : count], fn.__defaults__ or (), strict=True)
+    return next((name for name, x in [*defaults, *(fn.__kwdefaults__ or {}).items()] if _is_traced(x)), None)
+
+
+def _is_traced(x: Any) -> bool:
+    return isinstance(x, _jax.Tracer) and not _jax.is_reference(x)
+
+
+def _reads(code: CodeType, name: str) -> bool:
+    """Whether code reads more of a variable around it than what is known while tracing."""
+    steps = [*dis.get_instructions(code)]
+    for step, following in itertools.pairwise([*steps, *steps[:1]]):
+        if step.opname == "LOAD_DEREF" and step.argval == name:
+            if following.opname != "LOAD_ATTR" or following.argval not in ("shape", "dtype", "ndim", "size"):
+                return True
+    inner = (each for each in code.co_consts if isinstance(each, CodeType) and name in each.co_freevars)
+    return any(_reads(each, name) for each in inner)
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:

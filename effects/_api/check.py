@@ -66,7 +66,7 @@ def check_error(record: Record, text: str) -> errors.CheckError:
 @_jax.for_users
 def check(
     predicate: Any,
-    fmt: str,
+    fmt: str = None,  # type: ignore[assignment]  # refused, with what to write
     /,
     *args: Any,
     level: int | str | None = None,
@@ -238,7 +238,14 @@ class End(HostCall):
 
 
 @_jax.for_users
-def error_if(x: T, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> T:
+def error_if(
+    x: T,
+    predicate: Any,
+    fmt: str = None,  # type: ignore[assignment]  # refused, with what to write
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> T:
     """`x`, or the program ends here: where a predicate is true, the call of the program raises `CheckError`.
 
     The program waits at this point, in program order, only if the predicate is true. Effects that come before are
