@@ -34,8 +34,8 @@ MSG_WITHOUT_ORDER = (
     "order of effects, so lines come as they come. Put `fx.jit` around the program for order."
 )
 MSG_PARTIAL = (
-    "Effect `{effect}` at {where} has results, in a `jax.shard_map` over some axes of its mesh that `fx.jit` has not made. "
-    "JAX calls no function for results there. Put `fx.jit` around the program."
+    "Effect `{effect}` at {where} has results, in a `jax.shard_map` over some axes of its mesh that `fx.jit` has not "
+    "made. JAX calls no function for results there. Put `fx.jit` around the program."
 )
 
 

@@ -77,8 +77,8 @@ MSG_FILTERED_RESULTS = (
 CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 
 MSG_CLOSES_OVER = (
-    "The function `{name}` of `{call}` at {where} uses the traced value `{value}` without being given it. It runs on the "
-    "host, and has the values of its arguments alone. Pass it: `{call}(fn, None, {value})`, with a parameter for it."
+    "The function `{name}` of `{call}` at {where} uses the traced value `{value}` without being given it. It runs on "
+    "the host, and has its arguments alone. Pass it: `{call}(fn, None, {value})`, with a parameter for it."
 )
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
 
@@ -236,9 +236,9 @@ def _reads(code: CodeType, name: str) -> bool:
     """Whether code reads more of a variable around it than what is known while tracing."""
     steps = [*dis.get_instructions(code)]
     for step, following in itertools.pairwise([*steps, *steps[:1]]):
-        if step.opname == "LOAD_DEREF" and step.argval == name:
-            if following.opname != "LOAD_ATTR" or following.argval not in ("shape", "dtype", "ndim", "size"):
-                return True
+        is_of_type = following.opname == "LOAD_ATTR" and following.argval in ("shape", "dtype", "ndim", "size")
+        if step.opname == "LOAD_DEREF" and step.argval == name and not is_of_type:
+            return True
     inner = (each for each in code.co_consts if isinstance(each, CodeType) and name in each.co_freevars)
     return any(_reads(each, name) for each in inner)
 

@@ -66,7 +66,7 @@ def check_error(record: Record, text: str) -> errors.CheckError:
 @_jax.for_users
 def check(
     predicate: Any,
-    fmt: str = None,  # type: ignore[assignment]  # refused, with what to write
+    fmt: str | None = None,  # it is refused, with what to write
     /,
     *args: Any,
     level: int | str | None = None,
@@ -241,7 +241,7 @@ class End(HostCall):
 def error_if(
     x: T,
     predicate: Any,
-    fmt: str = None,  # type: ignore[assignment]  # refused, with what to write
+    fmt: str | None = None,  # it is refused, with what to write
     /,
     *args: Any,
     **kwargs: Any,

@@ -43,7 +43,8 @@ def print(
 
     Args:
         fmt: A format as for `str.format`. A field `{device}` that is no argument is the device that has the effect
-            (-1 if all have it, or if it is not known), `{lane}` the lane under `vmap`, and in a Pallas kernel `{grid}` is the index of the program in its grid.
+            (-1 if all have it, or if it is not known), `{lane}` the lane under `vmap`, and in a Pallas kernel `{grid}`
+            is the index of the program in its grid.
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
             and of other objects the text that they have while tracing.
             Arrays are shown as NumPy arrays, PRNG keys as their key data. `{:stats}` shows least, greatest, mean and

@@ -291,7 +291,7 @@ _TABLE = (
     Patch(
         "text of traced values",
         (attribute(core.Tracer, "__format__"),),
-        "A traced value that is formatted with a specification, as in `f\"{x:.2f}\"`, in a function that uses this "
+        'A traced value that is formatted with a specification, as in `f"{x:.2f}"`, in a function that uses this '
         "library, is an error that says what to write. Elsewhere the error is Python's.",
         "The f-string fails before the call that it is for, so that no function of this library sees it.",
         "0.10",

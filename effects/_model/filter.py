@@ -18,8 +18,8 @@ MSG_LEVEL = (
     "`logging` has for one. Pass, say, `level=logging.WARNING` or `level='warning'`."
 )
 MSG_NO_LEVEL = (
-    "`{call}` at {where} was given logger={value} and no level. A logger leaves out lines, and of other effects only what "
-    "has a level. Add, say, `level='error'`, or leave out `logger=`."
+    "`{call}` at {where} was given logger={value} and no level. A logger leaves out lines, and of other effects only "
+    "what has a level. Add, say, `level='error'`, or leave out `logger=`."
 )
 MSG_COUNT = (
     "`{call}` at {where} was given {name}={value}. {rule}, and is known while tracing, since the host counts. Pass, "

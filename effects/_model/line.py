@@ -52,8 +52,8 @@ MSG_TRACER_IN_FMT = (
     "when values are not known yet. Write `{example}`."
 )
 MSG_FORMATTED_TRACER = (
-    "A traced value was formatted with {spec!r} at {where}. An f-string is filled while tracing, when values are not known "
-    "yet. Write `fx.print('x = {{:{spec}}}', x)`."
+    "A traced value was formatted with {spec!r} at {where}. An f-string is filled while tracing, when values are not "
+    "known yet. Write `fx.print('x = {{:{spec}}}', x)`."
 )
 MSG_NO_FORMAT = (
     "`{call}` at {where} has no message. The message is a format, as for `str.format`, and says what is wrong. Write "

@@ -125,12 +125,18 @@ def _with_attributes(value: Any, depth: int = 0) -> Any:
             return leaf
         own = getattr(leaf, "__dict__", {})
         of_classes = {name: x for base in reversed(type(leaf).__mro__) for name, x in vars(base).items()}
-        slots = {name: getattr(leaf, name) for name, x in of_classes.items() if isinstance(x, MemberDescriptorType) and hasattr(leaf, name)}
+        slots = {
+            name: getattr(leaf, name)
+            for name, x in of_classes.items()
+            if isinstance(x, MemberDescriptorType) and hasattr(leaf, name)
+        }
         shared = {name: x for name, x in of_classes.items() if isinstance(x, (jax.Array, *_KEPT))}
         attributes = {name: x for name, x in {**shared, **slots, **own}.items() if not name.startswith("_")}
         if isinstance(leaf, FunctionType) or not attributes:
             return leaf
-        return _Object(type(leaf).__qualname__, {name: _with_attributes(x, depth + 1) for name, x in attributes.items()})
+        return _Object(
+            type(leaf).__qualname__, {name: _with_attributes(x, depth + 1) for name, x in attributes.items()}
+        )
 
     return jax.tree.map(expanded, value, is_leaf=_is_iterator)
 

@@ -58,9 +58,9 @@ class ListHandler:
     def columns(self, event: str) -> dict[str, np.ndarray]:
         """The fields of all records of an event, by name. The first axis are the records, in order.
 
-        A field that is a pytree has a column for each of its leaves, such as `state.x`; None has no leaves. Under `vmap`
-        there is a column `lane`, of several numbers each under several; and if the records are of several devices a
-        column `device`. Where there is no lane, or no one device, it is -1.
+        A field that is a pytree has a column for each of its leaves, such as `state.x`; None has no leaves. Under
+        `vmap` there is a column `lane`, of several numbers each under several; and if the records are of several
+        devices a column `device`. Where there is no lane, or no one device, it is -1.
 
         Raises:
             ValueError: if no such event has come, or its fields differ in name or shape from one call to another.

@@ -27,8 +27,8 @@ MSG_RESULTS = (
     "others, say `fx.sites(effect='print')`."
 )
 MSG_NO_LEVEL = (
-    "`fx.sites(...).level` cannot change {said}. A level counts for lines, and of other effects for those whose call has "
-    "`level=`. Add it there, or use `off()`."
+    "`fx.sites(...).level` cannot change {said}. A level counts for lines, and of other effects for those whose call "
+    "has `level=`. Add it there, or use `off()`."
 )
 
 

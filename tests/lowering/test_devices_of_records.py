@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp

@@ -269,7 +269,7 @@ CALLS = {
 def test_bad_input(bad, call):
     """What is no number, no level and no logger is refused at the user's line, eager and while tracing."""
     options, error, said = BAD[bad]
-    if call == "fx.progress" and "every" in options or bad == "no level" and call in ("fx.callback", "fx.check"):
+    if (call == "fx.progress" and "every" in options) or (bad == "no level" and call in ("fx.callback", "fx.check")):
         return  # there it is how many steps are between two updates, and there None is as by default
     for f in (CALLS[call], fx.jit(lambda: CALLS[call](**options))):
         with pytest.raises(error, match=rf"`{call}.*` at .*test_filters\.py:\d+.* was given .*{said}"):

@@ -1,10 +1,11 @@
-"""What `fx.sites` counts, and what is shown, are those of a plain reading: of random programs on random devices one after
-the other, whose filters change in between."""
+"""Counts of `fx.sites`, and what is shown, beside a plain reading: of random programs on random devices one after the
+other, whose filters change in between."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import random
 import threading
 
@@ -46,7 +47,9 @@ class Reading:
 
 
 def _mesh(places):
-    return jax.sharding.Mesh(np.array([jax.devices()[i] for i in places]), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    return jax.sharding.Mesh(
+        np.array([jax.devices()[i] for i in places]), ("d",), axis_types=(jax.sharding.AxisType.Auto,)
+    )
 
 
 class Programs:
@@ -72,8 +75,7 @@ class Programs:
         return self.title
 
     def _body(self, x, ordered):
-        step = lambda i, total: total + self.act(i, ordered)
-        return x + jax.lax.fori_loop(0, TURNS, step, 0)
+        return x + jax.lax.fori_loop(0, TURNS, lambda i, total: total + self.act(i, ordered), 0)
 
     def run(self, jit, kind, places, ordered):
         key = (jit, kind, places, ordered)
@@ -81,7 +83,7 @@ class Programs:
             self.act(0, ordered)
             return
         if key not in self.made:
-            f = lambda x: self._body(x, ordered)
+            f = functools.partial(self._body, ordered=ordered)
             if kind == "region":
                 f = jax.shard_map(f, mesh=_mesh(places), in_specs=P("d"), out_specs=P("d"), check_vma=False)
             self.made[key] = JITS[jit](f)
@@ -159,7 +161,7 @@ def test_filters_of_programs_that_are_gone_are_forgotten(compiled, every):
     """Texts that are new in each call leave nothing behind that grows, with a filter of their own or without."""
     with fx.capture(suppress=True):
         for i in range(300 if compiled else 3000):
-            show = lambda i=i: fx.print(f"text {i}", every=every)
+            show = functools.partial(fx.print, f"text {i}", every=every)
             (fx.jit(show) if compiled else show)()
         fx.effects_barrier(timeout=120)
     assert sum(line.title.startswith("text ") for line in known_sites.filters) < 3000

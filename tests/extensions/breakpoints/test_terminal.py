@@ -432,7 +432,7 @@ f(jnp.ones(3))
 
 OWN_ERRORS = {
     "x + jnp.ones(2)": "*** TypeError: add got incompatible shapes for broadcasting: (3,), (2,).",
-    "x @ jnp.ones((2, 2))": "*** TypeError: dot_general requires contracting dimensions to have the same shape, got (3,) and",
+    "x @ jnp.ones((2, 2))": "*** TypeError: dot_general requires contracting dimensions to have the same shape,",
     "jnp.zeros(3)['a']": "*** TypeError: ",
     "1 +": "*** SyntaxError: invalid syntax",
     "nothing": "*** NameError: name 'nothing' is not defined",
@@ -451,7 +451,13 @@ def test_expression_that_fails_shows_its_own_error(programs):
 
 def test_object_that_is_no_pytree_shows_its_attributes(programs):
     """A config has the attributes of the object, of its class, and of objects inside, also those that are traced."""
-    commands = ["config.rate, config.momentum, config.name", "config.inner.rate", "config.scaled", "slotted", "config.inner"]
+    commands = [
+        "config.rate, config.momentum, config.name",
+        "config.inner.rate",
+        "config.scaled",
+        "slotted",
+        "config.inner",
+    ]
     assert programs.run(ERRORS, *commands, "c")[1:-1] == [
         "(0.5, 0.9, 'adam')",
         "0.5",
