@@ -450,7 +450,8 @@ def _perhaps(x: Any) -> Any:
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     register_site(ctx, site)
     target = PLAIN_TARGET if site.results is None else PLAIN_CALL_TARGET
-    attributes = site_attributes(site)
+    # How many they are does not matter: each device counts for itself there.
+    attributes = site_attributes(site, devices=2 if _jax.is_for_several_devices(ctx) else 0)
     if not site.effect.ordered:
         # Something in the token's place, for the same reason as that is last.
         call_ctx = ctx.replace(avals_out=[*ctx.avals_out, _NOTHING])
@@ -523,13 +524,19 @@ def _lower_effect(ctx: Any, *operands: Any, site: Site) -> Any:
     if _jax.is_for_export(ctx):
         raise _jax.Refused(MSG_EXPORTED_BY_JAX.format(effect=site.effect, where=site.where))
     if has_no_order(ctx, site):
-        return host_path.lower_without_order(ctx, operands, site)
+        is_region = not (site.origin or site.per_shard or _jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
+        if not (is_region and calls_handlers(ctx)):
+            return host_path.lower_without_order(ctx, operands, site)
+        host_path.say_once(site)
+        unordered = dataclasses.replace(site, effect=site.effect.unordered())
+        return _jax.mlir.lower_fun(lambda *operands: effect_p.bind(*operands, site=unordered))(ctx, *operands)
     return _lowerings(ctx)[effect_p](ctx, *operands, site=site)
 
 
 def has_no_order(ctx: Any, site: Site) -> bool:
     """Whether neither JAX nor XLA's partitioner gives an effect a place, in a program that JAX dispatches."""
-    return bool(_jax.automatic_devices(ctx)) or (site.effect.ordered and _jax.is_for_several_devices(ctx))
+    decides_xla = bool(_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
+    return decides_xla or (site.effect.ordered and _jax.is_for_several_devices(ctx))
 
 
 def _lowerings(ctx: Any) -> dict[_jax.Primitive, Callable[..., Any]]:

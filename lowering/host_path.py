@@ -33,6 +33,10 @@ MSG_WITHOUT_ORDER = (
     "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. There JAX keeps no "
     "order of effects, so lines come as they come. Put `fx.jit` around the program for order."
 )
+MSG_PARTIAL = (
+    "Effect `{effect}` at {where} has results, in a `jax.shard_map` over some axes of its mesh that `fx.jit` has not "
+    "made. JAX calls no function for results there. Put `fx.jit` around the program."
+)
 
 
 def record_lowering(ctx: Any, *args: Any, site: Site, edges: BoundaryMarkers, **_: Any) -> Any:
@@ -86,10 +90,12 @@ def _publisher(site: Site, claim: object) -> Callable[..., Any]:
 def lower_without_order(ctx: Any, operands: Sequence[Any], site: Site) -> Any:
     """Lowers an effect of a program over several devices that JAX dispatches as JAX lowers its own callbacks: it comes
     when it comes, from one device if the operands are of all, and from each device of a per-device region."""
+    if site.results is not None and _jax.replicas_per_group(ctx):
+        raise _jax.Refused(MSG_PARTIAL.format(effect=site.effect, where=site.where))
     if site.per_shard:
         raise refused_per_shard(site, "in a program for several devices that `fx.jit` has not made", "write `fx.jit`")
     if (origin := site.origin) is None:
-        _say_once(site)
+        say_once(site)
         call = functools.partial(_call_without_order, site, _publisher(site, register_site(ctx, site)))
     else:
         call = functools.partial(origin.give_back, site)
@@ -104,7 +110,7 @@ def _call_without_order(site: Site, publish: Callable[..., Any], operands: Seque
     return io_callback(publish, shapes, *operands)
 
 
-def _say_once(site: Site) -> None:
+def say_once(site: Site) -> None:
     if site.effect.ordered and not _said:
         _said.append(site.where)
         LOGGER.warning(MSG_WITHOUT_ORDER.format(effect=site.effect, where=site.where))

@@ -13,9 +13,9 @@ from effects import _errors as errors
 from effects import _jax
 from effects._model.callback import HostCall
 from effects._model.content import Composite, NativeText
-from effects._model.filter import ALWAYS, Filter, when_levels_change
+from effects._model.filter import Filter, when_levels_change
 from effects._model.site import Site, site_from
-from effects._model.wire import INDEX, PLAIN_THREAD, stream_of
+from effects._model.wire import ALL_DEVICES, INDEX, PLAIN_THREAD, stream_of
 from effects.lowering.native_module import native
 
 
@@ -42,6 +42,7 @@ class LineFilter:
         least: From which level on its effects are shown, in place of its logger's; None: as the logger has it.
         num_sites: How many sites programs have of it; None: it has been called outside of programs only.
         can_be_switched: Whether its effects may be left out. Else programs wait for results.
+        first_state: What can be changed, as its call and listeners have it.
     """
 
     def __init__(self, site: Site) -> None:
@@ -53,6 +54,7 @@ class LineFilter:
         self.show_every(self.asked.every)
         self.native.first = None if self.asked.first is None else min(self.asked.first, _MOST)
         self.native.min_seconds = self.asked.min_seconds
+        self.first_state = self.state
         self.follow_levels()  # makes the logger, which `logging` must not have to add while it calls `_follow_levels`
 
     @property
@@ -64,6 +66,11 @@ class LineFilter:
     def state(self, state: tuple[Any, ...]) -> None:
         self.native.on, self.native.every, self.native.first, self.native.min_seconds, self.least = state
         self.follow_levels()
+
+    @property
+    def has_level(self) -> bool:
+        """True for lines, and for other effects whose call was given `level=`."""
+        return self.asked.level is not None
 
     def follow_levels(self) -> None:
         self.native.level_allows = not self.can_be_switched or self.asked.allowed(self.least)
@@ -78,8 +85,9 @@ class LineFilter:
 
     def show_from(self, level: int) -> None:
         """Shows effects of this level or a higher one, in place of those that the logger takes."""
-        self.least = level
-        self.follow_levels()
+        if self.has_level:
+            self.least = level
+            self.follow_levels()
 
     @property
     def is_there(self) -> bool:
@@ -88,8 +96,8 @@ class LineFilter:
 
     @property
     def may_be_forgotten(self) -> bool:
-        """Whether nothing but a count would be lost."""
-        return not self.num_sites and self.state == (True, *ALWAYS[2:], None)
+        """True if nothing but a count would be lost: no program has the line, and nobody has changed its filter."""
+        return not self.num_sites and self.state == self.first_state
 
 
 _MOST = (1 << 63) - 1
@@ -181,11 +189,12 @@ class KnownSites:
                 for listener in self._line_listeners:
                     listener(line, known)
                 self.filters[line] = known
+                known.first_state = known.state
                 known.follow_levels()  # the level may have been set since
             return self.filters[line]
 
     def _forget_lines(self) -> None:
-        """Those that only count, of no program: texts that a program makes anew are lines without number."""
+        """Forgets lines that only count, of no program: texts that a program makes anew are lines without number."""
         for line, known in list(self.filters.items()):
             if known.may_be_forgotten:
                 del self.filters[line]
@@ -299,15 +308,15 @@ def publish(
     device: int | None = None,
     reply: native.HostReply | None = None,
 ) -> None:
-    """Publishes one record."""
-    shown = None if reply is not None else known_sites.filter_of(site).native
-    if shown is not None and site.mask is not None and not site.symbols and not np.any(operands[0]):
+    """Publishes one record. `device`: None if it is not known, as of programs, which JAX lowers for any devices."""
+    shown = known_sites.filter_of(site).native  # also of what has results, which it counts
+    if reply is None and site.mask is not None and not site.symbols and not np.any(operands[0]):
         shown = _OF_NO_LANE
     native.publish(
         site.id,
         site.effect.ordered,
         token,
-        _jax.host_device() if device is None else device,
+        (0 if _jax.has_one_device() else ALL_DEVICES) if device is None else device,
         [to_bytes(np.asarray(x)) for x in operands],
         site.content.delivered_individually,
         0 if reply is None else reply.number,

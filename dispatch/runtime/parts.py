@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from effects._model.site import Site
-from effects._model.wire import CallbackRecord, RecordsBetween, write_header
+from effects._model.wire import ALL_DEVICES, PHASE, CallbackRecord, RecordsBetween, in_region, write_header
 from effects.lowering.sites import known_sites
 
 log_capacity_needed: dict[Any, int] = {}
@@ -20,7 +20,7 @@ def parts_of(
     """The parts of an item that a record stands for which consists of these, in order."""
     data, count = bytearray(), 0
     for site, payload in records:
-        if not known_sites.filter_of(site).native.shows(device):
+        if not known_sites.filter_of(site).native.shows(device if in_region(token[PHASE]) else ALL_DEVICES):
             continue
         if not site.content.delivered_individually:
             data += write_header(site.id, token, device, len(payload), time) + payload

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dis
+import functools
 import inspect
+import itertools
 from collections.abc import Callable, Mapping
+from types import CodeType
 from typing import Any
 
 import jax
@@ -71,6 +76,10 @@ MSG_FILTERED_RESULTS = (
 
 CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 
+MSG_CLOSES_OVER = (
+    "The function `{name}` of `{call}` at {where} uses the traced value `{value}` without being given it. It runs on "
+    "the host, and has its arguments alone. Pass it: `{call}(fn, None, {value})`, with a parameter for it."
+)
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
 
 
@@ -84,7 +93,7 @@ def callback(
     vmap_method: str | None = None,
     pass_record: bool = False,
     per_shard: bool = False,
-    level: int | str = "info",
+    level: int | str | None = None,
     logger: str | None = None,
     every: int | None = None,
     first: int | None = None,
@@ -116,7 +125,7 @@ def callback(
         pass_record: Whether the function also gets the `Record`, as the keyword argument `record`.
         per_shard: Whether it is called for each shard of sharded arrays by itself, without gathering. Without results.
         level: How much it matters: a number as for `logging`, or a name such as `"warning"`. It is left out if it is
-            below the level that the logger has when the program gets here.
+            below the level that the logger has when the program gets here. None: no logger leaves it out.
         logger: The name of the logger whose level counts, `effects` by default.
         every: A number n: the first call is made, and each n-th after it, over loops and calls of the program. A
             `vmap` counts once for all lanes.
@@ -169,7 +178,7 @@ def callback(
     operands, leaves, arguments_tree = take_arguments(args, kwargs, "fx.callback", where)
     content = HostCall(function, results, tree, pass_record, vmap_method)
     chosen = host_effect("fx.callback", where, effect, CALLBACK, ordered)
-    asked = choose("fx.callback", where, level, logger, every, first, min_seconds)
+    asked = choose("fx.callback", where, level, logger, every, first, min_seconds, needs_level=False)
     if results is not None and (asked != ALWAYS or when is not None):
         raise ValueError(MSG_FILTERED_RESULTS.format(name=function.name, where=where))
     site = Site(chosen, content, leaves, arguments_tree, where, per_shard=bool(per_shard), filter=asked)
@@ -191,6 +200,8 @@ def check_function(call: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
             shown = {"call": call, "where": where, "name": name, "kind": kind, "what": what}
             example = f": where it has a result, `lambda *args: {runs}`, with `f` for it" * bool(runs)
             raise TypeError(MSG_CALLBACK_RUNS_LATER.format(example=example, **shown))
+    if (closed_over := _tracer_in(fn)) is not None:
+        raise TypeError(MSG_CLOSES_OVER.format(call=call, where=where, name=name, value=closed_over))
     if why := _why_not(fn, args, kwargs):
         record = " and `record`" if "record" in kwargs else ""
         signature = _signature(fn)
@@ -198,6 +209,38 @@ def check_function(call: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
             call=call, where=where, name=name, why=why, record=record, signature=signature
         )
         raise TypeError(message)
+
+
+def _tracer_in(fn: Any) -> str | None:
+    """The name of a traced value that a function uses without being given it, if there is one. Its type, which is known
+    while tracing, may be looked at."""
+    if isinstance(fn, functools.partial):
+        bound = [*(("x", x) for x in fn.args), *fn.keywords.items()]
+        return next((name for name, x in bound if _is_traced(x)), None) or _tracer_in(fn.func)
+    if not inspect.isfunction(fn := getattr(fn, "__func__", fn)):
+        return None
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            if _is_traced(cell.cell_contents) and _reads(fn.__code__, name):
+                return name
+    count, names = fn.__code__.co_argcount, fn.__code__.co_varnames
+    defaults = zip(names[count - len(fn.__defaults__ or ()) : count], fn.__defaults__ or (), strict=True)
+    return next((name for name, x in [*defaults, *(fn.__kwdefaults__ or {}).items()] if _is_traced(x)), None)
+
+
+def _is_traced(x: Any) -> bool:
+    return isinstance(x, _jax.Tracer) and not _jax.is_reference(x)
+
+
+def _reads(code: CodeType, name: str) -> bool:
+    """Whether code reads more of a variable around it than what is known while tracing."""
+    steps = [*dis.get_instructions(code)]
+    for step, following in itertools.pairwise([*steps, *steps[:1]]):
+        is_of_type = following.opname == "LOAD_ATTR" and following.argval in ("shape", "dtype", "ndim", "size")
+        if step.opname == "LOAD_DEREF" and step.argval == name and not is_of_type:
+            return True
+    inner = (each for each in code.co_consts if isinstance(each, CodeType) and name in each.co_freevars)
+    return any(_reads(each, name) for each in inner)
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -17,7 +16,7 @@ from effects._model.after import after
 from effects._model.callback import HostCall
 from effects._model.content import Content, Report, described_by
 from effects._model.effect import PROGRAM, Effect, host_effect, register_effect
-from effects._model.filter import Filter, choose
+from effects._model.filter import ALWAYS, Filter, choose
 from effects._model.function import HostFunction, register_callback
 from effects._model.line import Line, check_format
 from effects._model.operand import Operand, take_arguments
@@ -33,8 +32,6 @@ MSG_PREDICATE = (
 MSG_CHECK_FAILED = "{message} ({place}). The program went on after this check."
 
 CHECK = register_effect(Effect("check", domain=PROGRAM))
-
-_FAILURE = Filter(level=logging.ERROR)
 
 
 @described_by("check")
@@ -71,10 +68,10 @@ def check_error(record: Record, text: str) -> errors.CheckError:
 @_jax.for_users
 def check(
     predicate: Any,
-    fmt: str,
+    fmt: str | None = None,  # it is refused, with what to write
     /,
     *args: Any,
-    level: int | str = "error",
+    level: int | str | None = None,
     logger: str | None = None,
     every: int | None = None,
     first: int | None = None,
@@ -98,7 +95,7 @@ def check(
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
             and of other objects the text that they have while tracing.
         level: How much a failure matters: a number as for `logging`, or a name such as `"warning"`. It is not raised if
-            it is below the level that the logger has when the program gets here.
+            it is below the level that the logger has when the program gets here. None: no logger leaves it out.
         logger: The name of the logger whose level counts, `effects` by default.
         every: A number n: the first failure is raised, and each n-th after it.
         first: How many failures are raised at most, on each device of a `jax.shard_map`.
@@ -126,7 +123,7 @@ def check(
         x = -1.0 has no root
     """
     where = where_called()
-    asked = choose("fx.check", where, level, logger, every, first, min_seconds)
+    asked = choose("fx.check", where, level, logger, every, first, min_seconds, needs_level=False)
     chosen = host_effect("fx.check", where, effect, CHECK, ordered=True)
     check_at(where, predicate, fmt, args, kwargs, asked, when, chosen)
 
@@ -137,7 +134,7 @@ def check_at(
     fmt: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    asked: Filter = _FAILURE,
+    asked: Filter = ALWAYS,
     when: Any = None,
     effect: Effect = CHECK,
 ) -> None:
@@ -243,7 +240,14 @@ class End(HostCall):
 
 
 @_jax.for_users
-def error_if(x: T, predicate: Any, fmt: str, /, *args: Any, **kwargs: Any) -> T:
+def error_if(
+    x: T,
+    predicate: Any,
+    fmt: str | None = None,  # it is refused, with what to write
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> T:
     """`x`, or the program ends here: where a predicate is true, the call of the program raises `CheckError`.
 
     The program waits at this point, in program order, only if the predicate is true. Effects that come before are

@@ -12,7 +12,7 @@ from effects._model.effect import PROGRAM, Effect, host_effect, register_effect
 from effects._model.filter import choose
 from effects._model.line import Line, check_format
 from effects._model.operand import take_arguments
-from effects._model.primitive import bind_where
+from effects._model.primitive import bind_where, take_when
 from effects._model.print_grad import print_grad_p
 from effects._model.site import Site
 from effects._model.where import where_called
@@ -42,12 +42,14 @@ def print(
     program was called.
 
     Args:
-        fmt: A format as for `str.format`. A field `{device}` that is no argument is the device that has the effect,
-            `{lane}` the lane under `vmap`, and in a Pallas kernel `{grid}` is the index of the program in its grid.
+        fmt: A format as for `str.format`. A field `{device}` that is no argument is the device that has the effect
+            (-1 if all have it, or if it is not known), `{lane}` the lane under `vmap`, and in a Pallas kernel `{grid}`
+            is the index of the program in its grid.
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
             and of other objects the text that they have while tracing.
             Arrays are shown as NumPy arrays, PRNG keys as their key data. `{:stats}` shows least, greatest, mean and
             norm of an array's finite elements and the shares of zeros and of what is not finite; `{:hist}` a histogram.
+            Of a pytree, such as parameters or gradients, both show a line for each leaf.
         ordered: Whether the line must come in program order. Unordered lines come when they come.
         per_shard: Whether each shard of sharded arrays is printed by itself, on the device that has it, without
             gathering. The line begins with device and index, unless the format has fields `{device}` or `{index}`.
@@ -93,42 +95,67 @@ T = TypeVar("T")
 
 
 @_jax.for_users
-def print_grad(fmt: str, x: T, /) -> T:
+def print_grad(
+    fmt: str,
+    x: T,
+    /,
+    *args: Any,
+    ordered: bool = True,
+    level: int | str = "info",
+    logger: str | None = None,
+    every: int | None = None,
+    first: int | None = None,
+    min_seconds: float | None = None,
+    when: Any = None,
+    effect: Effect | str | None = None,
+    **kwargs: Any,
+) -> T:
     """The identity, which prints the cotangent of `x` in the backward pass.
 
     The line comes in program order with the other effects, where the backward pass gets there: after those of the
     forward pass, and of a loop the last iteration first. Without a backward pass nothing is printed.
 
     Args:
-        fmt: A format as for `fx.print`, with one argument: the cotangent, in the structure of `x`.
+        fmt: A format as for `fx.print`, whose first argument is the cotangent, in the structure of `x`.
         x: A pytree of arrays. Integers have no cotangent; None stands in their place.
+        *args: Further values for the format, of the forward pass.
+        ordered, level, logger, every, first, min_seconds, when, effect: As for `fx.print`. They are of the backward
+            pass, which is what counts there.
+        **kwargs: Values for the format's named fields, of the forward pass.
 
     Returns:
         `x`.
 
     Raises:
         FormatError: while tracing, if the format does not fit.
+        TypeError, ValueError: while tracing, if one of `level` to `when` is not as described.
 
     Example:
         >>> import effects as fx, jax
         >>> @fx.jit
         ... @jax.grad
         ... def f(x):
-        ...     return fx.print_grad("gradient of the square: {}", x * x) * 3
+        ...     return fx.print_grad("gradient of the square: {}, at x = {}", x * x, x) * 3
         >>> f(2.0)
         Array(12., dtype=float32, weak_type=True)
         >>> fx.effects_barrier()
-        gradient of the square: 3.0
+        gradient of the square: 3.0, at x = 2.0
     """
     where = where_called()
     leaves, tree = jax.tree.flatten(x)
     leaves = [jnp.asarray(leaf) if isinstance(leaf, (float, complex)) else leaf for leaf in leaves]
     flows = [_has_cotangent(leaf) for leaf in leaves]
     shown = tree.unflatten([leaf if flows_back else None for leaf, flows_back in zip(leaves, flows, strict=True)])
-    _, operands, arguments_tree = take_arguments((shown,), {}, "fx.print_grad", where)
-    check_format("fx.print_grad", fmt, operands, arguments_tree, where)
-    site = Site(PRINT, Line(fmt), operands, arguments_tree, where)
-    outs = iter(print_grad_p.bind(*(leaf for leaf, back in zip(leaves, flows, strict=True) if back), site=site))
+    operands, arguments, arguments_tree = take_arguments((shown, *args), kwargs, "fx.print_grad", where, True)
+    fmt, arguments, record_fields = check_format("fx.print_grad", fmt, arguments, arguments_tree, where)
+    asked = choose("fx.print_grad", where, level, logger, every, first, min_seconds)
+    chosen = host_effect("fx.print_grad", where, effect, PRINT, ordered)
+    site = Site(chosen, Line(fmt, record_fields=record_fields), arguments, arguments_tree, where, filter=asked)
+    values = [leaf for leaf, back in zip(leaves, flows, strict=True) if back]
+    given = [*values, *map(jax.lax.stop_gradient, operands[len(values) :])]
+    if (holds := take_when(when, site, "fx.print_grad")) is not True:
+        site, given = site.with_mask(), [jnp.asarray(holds), *given]
+    outs = iter(print_grad_p.bind(*given, site=site))
     return tree.unflatten([next(outs) if back else leaf for leaf, back in zip(leaves, flows, strict=True)])
 
 

@@ -59,6 +59,7 @@ from effects._jax.devices import committed_device_of_call as committed_device_of
 from effects._jax.devices import coordination_service as coordination_service
 from effects._jax.devices import default_device as default_device
 from effects._jax.devices import device_places as device_places
+from effects._jax.devices import has_one_device as has_one_device
 from effects._jax.devices import host_device as host_device
 from effects._jax.devices import is_addressable as is_addressable
 from effects._jax.devices import is_within_processes as is_within_processes

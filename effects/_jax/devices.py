@@ -163,6 +163,12 @@ def host_device() -> int:
     return 0 if jax.process_count() == 1 else jax.local_devices(backend="cpu")[0].id
 
 
+@functools.cache
+def has_one_device() -> bool:
+    """True if no platform has another device than its first."""
+    return all(backend.device_count() == 1 for backend in xla_bridge.backends().values())
+
+
 def own_devices(ctx: Any, devices: int) -> int | None:
     """How many of the devices that run this program are this process's; None if it is not known which devices run it.
     `devices`: how many run it in all."""

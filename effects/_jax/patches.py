@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-from jax._src import api, callback, custom_batching, custom_partitioning, debugging, dispatch
+from jax._src import api, callback, core, custom_batching, custom_partitioning, debugging, dispatch
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
@@ -288,6 +288,15 @@ _REMAT = "partial_eval_jaxpr_custom_rules"
 _MASKS = "JAX tells batching rules of effects for which lanes a branch or an iteration is."
 
 _TABLE = (
+    Patch(
+        "text of traced values",
+        (attribute(core.Tracer, "__format__"),),
+        'A traced value that is formatted with a specification, as in `f"{x:.2f}"`, in a function that uses this '
+        "library, is an error that says what to write. Elsewhere the error is Python's.",
+        "The f-string fails before the call that it is for, so that no function of this library sees it.",
+        "0.10",
+        "JAX lets libraries say what such an error says.",
+    ),
     Patch(
         "JAX's own callbacks",
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import numbers
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,10 @@ MSG_LEVEL = (
     "`{call}` at {where} was given the level {level!r}. A level is a whole number, as for `logging`, or the name that "
     "`logging` has for one. Pass, say, `level=logging.WARNING` or `level='warning'`."
 )
+MSG_NO_LEVEL = (
+    "`{call}` at {where} was given logger={value} and no level. A logger leaves out lines, and of other effects only "
+    "what has a level. Add, say, `level='error'`, or leave out `logger=`."
+)
 MSG_COUNT = (
     "`{call}` at {where} was given {name}={value}. {rule}, and is known while tracing, since the host counts. Pass, "
     "say, `{name}={example}`; for what the program computes there is `when=`, and a field needs another name."
@@ -24,8 +29,11 @@ MSG_LOGGER = (
     "`{call}` at {where} was given logger={value}. A logger is named by a string that is not empty, as for "
     "`logging.getLogger`. Pass, say, `logger='myapp.model'`."
 )
-RULE_COUNT = "It is a positive whole number"
-RULE_SECONDS = "It is a number of seconds, zero or more"
+RULE_COUNT = "It is a positive whole number of at most 64 bits"
+RULE_SECONDS = "It is a number of seconds, zero or more and finite"
+
+LARGEST_COUNT = 2**64 - 1
+"""What native code counts to."""
 
 LOGGER = logging.getLogger("effects")
 """Whose level lines follow that name no other logger."""
@@ -35,14 +43,14 @@ class Filter(NamedTuple):
     """What a line's call asks for.
 
     Attributes:
-        level: How much its effects matter. None: they follow no logger.
+        level: How much its effects matter. None: they follow no logger, as by default all but lines.
         logger: The name of the logger whose level they follow.
         every: Of how many effects one is shown, the first being one of them.
         first: How many are shown; None: no limit.
         min_seconds: How long after one that was shown no other is.
     """
 
-    level: int | None = logging.INFO
+    level: int | None = None
     logger: str = LOGGER.name
     every: int = 1
     first: int | None = None
@@ -61,8 +69,8 @@ ALWAYS = Filter()
 """What is asked for where nothing is."""
 
 
-NO_LEVEL = Filter(level=None)
-"""Of effects that follow no logger."""
+OF_LINES = Filter(logging.INFO)
+"""The same of lines: prints, events and bars."""
 
 
 def threshold(name: str) -> int:
@@ -114,20 +122,24 @@ def choose(
     every: Any = None,
     first: Any = None,
     min_seconds: Any = None,
+    needs_level: bool = True,
 ) -> Filter:
-    """What a call asks for, checked."""
-    if level == "info" and logger is every is first is min_seconds is None:
-        return ALWAYS
+    """What a call asks for, checked. `needs_level`: it is of a line."""
+    if logger is every is first is min_seconds is None:
+        if level is None and not needs_level:
+            return ALWAYS
+        if isinstance(level, str) and level == "info":
+            return OF_LINES
     if logger is not None and (not isinstance(logger, str) or not logger):
         raise TypeError(MSG_LOGGER.format(call=call, where=where, value=errors.shown(logger)))
     for name, value in (("every", every), ("first", first)):
-        if value is not None and not (is_whole(value) and value > 0):
+        if value is not None and not (is_whole(value) and 0 < value <= LARGEST_COUNT):
             shown, example = errors.shown(value), 100
             raise ValueError(
                 MSG_COUNT.format(call=call, where=where, name=name, value=shown, rule=RULE_COUNT, example=example)
             )
     is_time = isinstance(min_seconds, numbers.Real) and not isinstance(min_seconds, bool)
-    if min_seconds is not None and not (is_time and min_seconds >= 0):
+    if min_seconds is not None and not (is_time and 0 <= min_seconds <= sys.float_info.max):
         raise ValueError(
             MSG_COUNT.format(
                 call=call,
@@ -138,7 +150,11 @@ def choose(
                 example=0.5,
             )
         )
-    if (number := level_of(level)) is None:
+    number = level_of(level)
+    if level is None and not needs_level:
+        if logger is not None:
+            raise ValueError(MSG_NO_LEVEL.format(call=call, where=where, value=errors.shown(logger)))
+    elif number is None:
         raise TypeError(MSG_LEVEL.format(call=call, where=where, level=level))
     return Filter(
         number,

@@ -7,7 +7,9 @@ import dataclasses
 import functools
 import itertools
 import string
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FrameType, ModuleType
 from typing import Any
 
 import jax
@@ -15,13 +17,14 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
+from effects._jax import patches
 from effects._model.content import NativeText, Report, described_by
 from effects._model.operand import Operand, Static, flat_arguments, holds_tracer
 from effects._model.plan import Plan
 from effects._model.record import Mark, Record, after_shard, shown_index
 from effects._model.site import Site
 from effects._model.text import filled_plan, text_plan
-from effects._model.where import Where
+from effects._model.where import Where, where_called
 
 # Checks a format while tracing, and fills it when the values are there.
 
@@ -46,6 +49,14 @@ MSG_TRACER_IN_FMT = (
     "The format of `{call}` at {where} holds the text of a traced value: {fmt!r}. An f-string is filled while tracing, "
     "when values are not known yet. Write `{example}`."
 )
+MSG_FORMATTED_TRACER = (
+    "A traced value was formatted with {spec!r} at {where}. An f-string is filled while tracing, when values are not "
+    "known yet. Write `fx.print('x = {{:{spec}}}', x)`."
+)
+MSG_NO_FORMAT = (
+    "`{call}` at {where} has no message. The message is a format, as for `str.format`, and says what is wrong. Write "
+    "`{example}`."
+)
 MSG_TRACER_IN_OBJECT = (
     "`{call}` at {where} shows an object with a traced value inside: the format {fmt!r} would be {text!r}. The text of "
     "an object is made while tracing, when values are not known yet. Pass the value itself, as an argument of its own."
@@ -66,14 +77,12 @@ def _example(call: str) -> str:
 Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 
-class _Fields(string.Formatter):
-    """Walks over the fields of a format without showing anything, and notes which arguments they use."""
+class _Formatter(string.Formatter):
+    """Fills a format as `str.format` does, and shows pytrees as a whole."""
 
     def __init__(self) -> None:
-        self.unused: list[int | str] = []
-        self.used: set[int | str] = set()
-        self.computed_spec = False
         self._numbers = itertools.count()  # of fields without a number of their own
+        self.computed_spec = False
 
     def parse(self, format_string: str) -> Any:
         # `string.Formatter` numbers `{}` only; `str.format` numbers `{.shape}` and `{[0]}` too.
@@ -82,6 +91,30 @@ class _Fields(string.Formatter):
                 name = f"{next(self._numbers)}{name}"
             self.computed_spec |= bool(spec) and "{" in spec
             yield literal, name, spec, conversion
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec not in _OF_WHOLES or isinstance(value, (Mark, str)):
+            return super().format_field(value, format_spec)
+        from effects._model.whole import SHOWN  # which few formats need
+
+        show, lines = SHOWN[format_spec], []
+        for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            lines.append(f"{name}: {show(np.asarray(leaf))}" if path else show(np.asarray(leaf)))
+        return "\n".join(lines)
+
+
+_OF_WHOLES = ("stats", "hist")
+"""Specifications that show an array, or each array of a pytree, as a whole."""
+
+
+class _Fields(_Formatter):
+    """Walks over the fields of a format without showing anything, and notes which arguments they use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused: list[int | str] = []
+        self.used: set[int | str] = set()
 
     def get_value(self, key: int | str, args: Any, kwargs: Any) -> Any:
         if isinstance(key, int) and key >= len(args):
@@ -175,6 +208,8 @@ def check_format(
         with `per_shard` also `index`, unless there are arguments of these names. Where an argument is an object, its
         text is made now: it stands in the format, and is the leaf.
     """
+    if fmt is None:
+        raise TypeError(MSG_NO_FORMAT.format(call=call, where=where, example=_example(call)))
     if not isinstance(fmt, str):
         raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt, example=_example(call)))
     if holds_tracer(fmt):
@@ -225,7 +260,7 @@ def check_format(
     return written, leaves, tuple(record_fields)
 
 
-_FILLED_BY_RECORDS = ("fx.print", "fx.check", "fx.error_if")
+_FILLED_BY_RECORDS = ("fx.print", "fx.print_grad", "fx.check", "fx.error_if")
 """Calls whose formats may have fields that are no arguments."""
 
 _FILLED_IN = {"index": "with `per_shard=True`", "grid": "in a Pallas kernel"}
@@ -247,15 +282,41 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
     return errors.FormatError(MSG_FORMAT.format(call=call, where=where, fmt=fmt, why=why, remedy=remedy))
 
 
+# A traced value in an f-string with a specification, which fails before the call that the text is for.
+
+
+@patches.implements("text of traced values")
+def _refusing_specifications(own: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
+    def __format__(tracer: Any, spec: str) -> str:
+        if spec and _uses_effects(sys._getframe(1)):
+            raise errors.FormatError(MSG_FORMATTED_TRACER.format(spec=spec, where=where_called()))
+        return own(tracer, spec)
+
+    return __format__
+
+
+def _uses_effects(frame: FrameType) -> bool:
+    """Whether a function uses this library by a name that it has, or one of its functions."""
+    known, code = {**frame.f_globals, **frame.f_locals}, frame.f_code
+    for name in {*code.co_names, *code.co_varnames, *code.co_freevars}:
+        thing = known.get(name)
+        of = thing.__name__ if isinstance(thing, ModuleType) else getattr(thing, "__module__", "")
+        if str(of).partition(".")[0] == "effects":
+            return True
+    return False
+
+
 # Filling
 
 
 def fill(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """The text of a format. A specification such as `.3f` is one for each element of an array, also of one in a pytree
-    of which a field shows a part; `stats` and `hist` are of an array as a whole."""
+    of which a field shows a part; `stats` and `hist` are of arrays as a whole."""
     if ":" in fmt:
         args = [*map(_with_elements, args)]
         kwargs = {name: _with_elements(value) for name, value in kwargs.items()}
+    if any(f":{spec}}}" in fmt for spec in _OF_WHOLES):
+        return _Formatter().vformat(fmt, args, kwargs)
     return fmt.format(*args, **kwargs)
 
 
@@ -272,10 +333,6 @@ class _Elements(np.ndarray):
         array = self.view(np.ndarray)
         if not spec:
             return str(array)
-        if spec in ("stats", "hist"):
-            from effects._model.whole import SHOWN  # which few formats need
-
-            return SHOWN[spec](array)
         return np.array2string(array, formatter={"all": lambda x: format(getattr(x, "item", lambda: x)(), spec)})
 
     def __repr__(self) -> str:

@@ -53,9 +53,17 @@ _jax.infer_types_each_time(effect_p)
 
 def bind_where(when: Any, operands: Sequence[Any], site: Site, call: str) -> None:
     """The effect of a site where `when` holds; None: always. Nothing uses its results."""
-    if when is None:
+    when = take_when(when, site, call)
+    if isinstance(when, _jax.Tracer):
+        jax.lax.cond(when, lambda *given: effect_p.bind(*given, site=site)[:0], lambda *_: [], *operands)
+    elif when:
         effect_p.bind(*operands, site=site)
-        return
+
+
+def take_when(when: Any, site: Site, call: str) -> Any:
+    """The boolean of a `when`, checked; None stands for True."""
+    if when is None:
+        return True
     if _jax.is_reference(when):
         when = when[...]  # what it holds now
     is_boolean = isinstance(when, (bool, np.bool_)) or getattr(when, "dtype", None) == np.dtype(bool)
@@ -63,10 +71,7 @@ def bind_where(when: Any, operands: Sequence[Any], site: Site, call: str) -> Non
         is_array = hasattr(when, "dtype")
         shown = f"an array of {when.dtype}{list(np.shape(when))}" if is_array else errors.shown(when)
         raise TypeError(MSG_WHEN.format(call=call, where=site.where, value=shown))
-    if isinstance(when, _jax.Tracer):
-        jax.lax.cond(when, lambda *given: effect_p.bind(*given, site=site)[:0], lambda *_: [], *operands)
-    elif when:
-        effect_p.bind(*operands, site=site)
+    return when
 
 
 def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], list[Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from effects import _jax
 from effects._model.primitive import effect_p
 from effects._model.site import Site
@@ -14,10 +16,12 @@ print_grad_p.multiple_results = True
 """The identity, which is linear; what is printed is in its transpose."""
 
 
-def _split(args: Sequence[Any], site: Site) -> tuple[list[Any], list[Any]]:
-    """The mask, if there is one, and the rest."""
+def _split(args: Sequence[Any], site: Site) -> tuple[list[Any], list[Any], list[Any]]:
+    """The mask, if there is one; the values whose cotangents are shown, which are the first argument of the site; and
+    the other arguments."""
     masks = 0 if site.mask is None else 1
-    return list(args[:masks]), list(args[masks:])
+    end = masks + site.tree.children()[0].children()[0].num_leaves
+    return list(args[:masks]), list(args[masks:end]), list(args[end:])
 
 
 def _print_grad(*args: Any, site: Site) -> list[Any]:
@@ -25,20 +29,21 @@ def _print_grad(*args: Any, site: Site) -> list[Any]:
 
 
 def _print_grad_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, site: Site) -> tuple[Any, Any]:
-    mask, xs = _split(primals, site)
-    _, tangents = _split(tangents, site)
+    mask, xs, others = _split(primals, site)
+    _, tangents, _ = _split(tangents, site)
     if all(type(tangent) is _jax.ad.Zero for tangent in tangents):
         return xs, tangents
-    return xs, print_grad_p.bind(*mask, *map(_jax.ad.instantiate_zeros, tangents), site=site)
+    return xs, print_grad_p.bind(*mask, *map(_jax.ad.instantiate_zeros, tangents), *others, site=site)
 
 
 def _print_grad_transpose(cotangents: Sequence[Any], *args: Any, site: Site) -> list[Any]:
-    mask, _ = _split(args, site)
+    mask, _, others = _split(args, site)
     cotangents = [_jax.ad.instantiate_zeros(cotangent) for cotangent in cotangents]
-    _, operands = _split(site.operands, site)
-    stored = [x.astype(operand.stored) for x, operand in zip(cotangents, operands, strict=True)]
-    effect_p.bind(*mask, *stored, site=site)
-    return [*(None for _ in mask), *cotangents]
+    _, operands, _ = _split(site.operands, site)
+    stored = [jnp.asarray(x, operand.stored) for x, operand in zip(cotangents, operands, strict=True)]
+    if not mask or site.lanes or isinstance(mask[0], _jax.Tracer) or mask[0]:  # outside of programs none looks at it
+        effect_p.bind(*mask, *stored, *others, site=site)
+    return [*(None for _ in mask), *cotangents, *(None for _ in others)]
 
 
 def _print_grad_batch(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, site: Site) -> tuple[Any, Any]:
@@ -46,8 +51,12 @@ def _print_grad_batch(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], 
     if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):
         outs = print_grad_p.bind(*args, site=site)
         return outs, [None] * len(outs)
-    moved = [_jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
-    outs = print_grad_p.bind(*moved, site=site.with_lanes(axis_data.size, [True] * len(moved)))
+    mask, xs, others = _split(dims, site)
+    differs = [True] * len(mask + xs) + [dim is not None for dim in others]
+    moved = [
+        _jax.lanes_at_front(x, dim, axis_data) if own else x for x, dim, own in zip(args, dims, differs, strict=True)
+    ]
+    outs = print_grad_p.bind(*moved, site=site.with_lanes(axis_data.size, differs))
     return outs, [0] * len(outs)
 
 

@@ -32,7 +32,8 @@ class Record:
 
     Attributes:
         effect: The effect's name.
-        device: The device that recorded it: its position in `jax.devices()`; -1 if all of the program's devices did.
+        device: The device that recorded it: its position in `jax.devices()`; -1 if all of the program's devices
+            did, or if it is not known, as without native handlers.
         token: Its place in program order: (stream, epoch, phase, index).
         lane: Its lane under `vmap`: one number for each, the outermost first.
         grid: In a Pallas kernel: which program of the grid had it, as `pl.program_id` says along each axis. Under
@@ -136,7 +137,8 @@ class Record:
 
     @property
     def device(self) -> int:
-        """The position in `jax.devices()` of the device that recorded it; -1 if all of the program's devices did."""
+        """The position in `jax.devices()` of the device that recorded it; -1 if all of the program's devices did, or
+        if it is not known."""
         return device_place(self._ordinal)
 
     @property

@@ -15,7 +15,6 @@ from effects import _jax
 from effects._jax import patches
 from effects._model.callback import HostCall
 from effects._model.effect import PROGRAM, Effect, register_effect
-from effects._model.filter import NO_LEVEL
 from effects._model.function import HostFunction
 from effects._model.operand import Operand, take_arguments
 from effects._model.primitive import bind_where
@@ -92,7 +91,7 @@ def _stop(when: Any, at_most: int = MOST_FRAMES) -> None:
         return np.int32(0)
 
     content = _Stop(HostFunction(wait, name="fx.breakpoint"), (_NOTHING,), jax.tree.structure(0), pass_record=True)
-    bind_where(when, operands, Site(BREAKPOINT, content, leaves, tree, where, filter=NO_LEVEL), "fx.breakpoint")
+    bind_where(when, operands, Site(BREAKPOINT, content, leaves, tree, where), "fx.breakpoint")
 
 
 def _ask(frames: list[Frame], record: Record) -> None:

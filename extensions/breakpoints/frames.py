@@ -1,13 +1,14 @@
 """The user's frames at a breakpoint: what of them is known while a program is traced, and their values in the program.
 
-A value that the program computes travels as an operand. Arrays, numbers, text and pytrees of these are kept. Of all
-else the type is kept: an object may hold the function that is traced, and its program would keep both for good.
+A value that the program computes travels as an operand. Arrays, numbers, text and pytrees of these are kept, and such
+attributes of objects. Of all else the type is kept: an object may hold the function that is traced, and its program
+would keep both for good.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType
+from types import FrameType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,31 @@ class _Named(str):
     """What stands for a value that is not there."""
 
     __repr__ = str.__str__
+
+
+@jax.tree_util.register_pytree_node_class
+class _Object:
+    """What stands for an object that is no pytree: its attributes."""
+
+    def __init__(self, title: str, attributes: Mapping[str, Any]):
+        self.__dict__.update(attributes)
+        self._title = title
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={value!r}" for name, value in vars(self).items() if name != "_title")
+        return f"<{' '.join([self._title, *shown])}>"
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no attribute {name!r} of <{self._title}> is kept")
+
+    def tree_flatten(self) -> tuple[Sequence[Any], Any]:
+        attributes = {name: value for name, value in vars(self).items() if name != "_title"}
+        return [*attributes.values()], (self._title, (*attributes,))
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: Sequence[Any]) -> _Object:
+        title, names = aux
+        return cls(title, dict(zip(names, children, strict=True)))
 
 
 class _Place(int):
@@ -74,13 +100,45 @@ def take_frames(frame: FrameType, at_most: int) -> tuple[list[Frame], list[Any]]
         values = {}
         for name, value in each.f_locals.items() if is_traced and each.f_locals is not each.f_globals else ():
             try:
-                leaves, tree = jax.tree.flatten(value, is_leaf=lambda x: isinstance(x, Iterator))
+                leaves, tree = jax.tree.flatten(_with_attributes(value), is_leaf=_is_iterator)
             except Exception:  # a class of the user's, or keys that cannot be sorted
                 leaves, tree = jax.tree.flatten(_named(value))
             values[name] = tree, [take(leaf, is_own) for leaf in leaves]
         code = each.f_code
         frames.append(Frame(code.co_filename, each.f_lineno, code.co_qualname, values, each.f_globals))
     return frames, operands
+
+
+def _is_iterator(x: Any) -> bool:
+    return isinstance(x, Iterator)
+
+
+_DEEPEST = 2
+"""Objects inside of so many others have no attributes here."""
+
+
+def _with_attributes(value: Any, depth: int = 0) -> Any:
+    """A pytree with the attributes of its objects in their place. No code of theirs runs."""
+
+    def expanded(leaf: Any) -> Any:
+        if isinstance(leaf, (jax.Array, _jax.Tracer, *_KEPT, type, ModuleType, Iterator)) or depth == _DEEPEST:
+            return leaf
+        own = getattr(leaf, "__dict__", {})
+        of_classes = {name: x for base in reversed(type(leaf).__mro__) for name, x in vars(base).items()}
+        slots = {
+            name: getattr(leaf, name)
+            for name, x in of_classes.items()
+            if isinstance(x, MemberDescriptorType) and hasattr(leaf, name)
+        }
+        shared = {name: x for name, x in of_classes.items() if isinstance(x, (jax.Array, *_KEPT))}
+        attributes = {name: x for name, x in {**shared, **slots, **own}.items() if not name.startswith("_")}
+        if isinstance(leaf, FunctionType) or not attributes:
+            return leaf
+        return _Object(
+            type(leaf).__qualname__, {name: _with_attributes(x, depth + 1) for name, x in attributes.items()}
+        )
+
+    return jax.tree.map(expanded, value, is_leaf=_is_iterator)
 
 
 def _named(value: Any) -> _Named:

@@ -12,7 +12,6 @@ import pprint
 import select
 import sys
 import threading
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
@@ -65,7 +64,8 @@ class _Prompt(cmd.Cmd):
             effects_barrier()  # of programs that it has called
             self._say(shown(value))
         except Exception as error:
-            self._say(f"*** {traceback.format_exception_only(error)[-1].strip()}")
+            said = error.msg if isinstance(error, SyntaxError) else str(error)  # its own text, and no note of JAX's
+            self._say(f"*** {': '.join(filter(None, [type(error).__qualname__, said]))}")
 
     def _move(self, step: int, end: str) -> None:
         if not 0 <= self._at + step < len(self._frames):

@@ -13,7 +13,6 @@ from effects import _errors as errors
 from effects import _jax, _removed
 from effects._api.print import PRINT
 from effects._model.effect import Effect, named_effect
-from effects._model.filter import NO_LEVEL
 from effects._model.operand import Operand, flat_arguments
 from effects._model.site import Site
 from effects._model.where import Where, where_called
@@ -209,7 +208,6 @@ def _site(target: str, effect: Effect | None, where: Where) -> Site:
         flat_arguments(2),
         where,
         num_dynamic_sizes=1,
-        filter=NO_LEVEL,
     )
 
 

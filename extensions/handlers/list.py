@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from effects._model.device import device_place
 from effects._model.record import Record, Records, as_numpys, is_number, site_of
 from effects._model.site import Site
 
@@ -56,24 +58,31 @@ class ListHandler:
     def columns(self, event: str) -> dict[str, np.ndarray]:
         """The fields of all records of an event, by name. The first axis are the records, in order.
 
-        A field that is a pytree has a column for each of its leaves, such as `state.x`; None has no leaves.
+        A field that is a pytree has a column for each of its leaves, such as `state.x`; None has no leaves. Under
+        `vmap` there is a column `lane`, of several numbers each under several; and if the records are of several
+        devices a column `device`. Where there is no lane, or no one device, it is -1.
 
         Raises:
             ValueError: if no such event has come, or its fields differ in name or shape from one call to another.
         """
-        rows, known = list[tuple[Site, Mapping[str, np.ndarray]]](), set[str]()
+        rows, known = list[_Rows](), set[str]()
         for chunk in self._chunks[:]:
-            for site, columns in _columns(chunk):
-                known.add(name := site.content.labels["event"])
-                rows += [(site, columns)] * (name == event)
+            for each in _rows(chunk):
+                known.add(name := each.site.content.labels["event"])
+                rows += [each] * (name == event)
         if not rows:
             shown = ", ".join(map(repr, sorted(known))) or "none"
             raise ValueError(MSG_NO_EVENT.format(event=event, known=shown))
-        expected = _shown_fields(rows[0][1])
-        for site, columns in rows:
-            if (got := _shown_fields(columns)) != expected:
-                raise ValueError(MSG_COLUMNS.format(event=event, expected=expected, where=site.where, got=got))
-        return {name: _joined([columns[name] for _, columns in rows]) for name in rows[0][1]}
+        expected = _shown_fields(rows[0].columns)
+        for each in rows:
+            if (got := _shown_fields(each.columns)) != expected:
+                raise ValueError(MSG_COLUMNS.format(event=event, expected=expected, where=each.site.where, got=got))
+        joined = {name: _joined([each.columns[name] for each in rows]) for name in rows[0].columns}
+        if depth := max(len(each.lane) for each in rows):
+            lanes = [(*each.lane, *[-1] * (depth - len(each.lane))) for each in rows for _ in each.devices]
+            joined["lane"] = np.array(lanes)[:, 0] if depth == 1 else np.array(lanes)
+        devices = np.concatenate([each.devices for each in rows])
+        return joined | {"device": devices} if (devices != devices[:1]).any() else joined
 
     def __len__(self) -> int:
         return sum(map(len, self._chunks))
@@ -86,18 +95,28 @@ class ListHandler:
         self._chunks, self._records, self._read = [], [], 0
 
 
-def _columns(records: Sequence[Record]) -> Iterator[tuple[Site, Mapping[str, np.ndarray]]]:
-    """The fields of records of logs, the records being the first axis: of all together if they are of one site, else of
-    each."""
+class _Rows(NamedTuple):
+    """Records of a site and a lane."""
+
+    site: Site
+    columns: Mapping[str, np.ndarray]  # of fields; the records are the first axis
+    lane: tuple[int, ...]
+    devices: np.ndarray
+
+
+def _rows(records: Sequence[Record]) -> Iterator[_Rows]:
+    """The fields of records of logs: of all together if they are of one site without lanes, else of each."""
     if isinstance(records, Records) and (columns := records.columns()) is not None:
         if (site := records.only_site) is not None and "event" in site.content.labels:
-            yield site, columns
+            numbers, places = np.unique(records.header_column("device", site), return_inverse=True)
+            yield _Rows(site, columns, (), np.array([device_place(int(number)) for number in numbers])[places])
         return
     for record in records:
         if record.event is not None:
             leaves = jax.tree.leaves((record.args, record.fields))
             names = (site := site_of(record)).leaf_names
-            yield site, {name: np.asarray(leaf)[None] for name, leaf in zip(names, leaves, strict=True)}
+            columns = {name: np.asarray(leaf)[None] for name, leaf in zip(names, leaves, strict=True)}
+            yield _Rows(site, columns, record.lane, np.array([record.device]))
 
 
 def _shown_fields(columns: Mapping[str, np.ndarray]) -> str:

@@ -27,7 +27,6 @@ from effects._jax import patches
 from effects._model.callback import HostCall
 from effects._model.content import Content
 from effects._model.effect import JAX_DEBUG, JAX_IO, OF_JAX
-from effects._model.filter import NO_LEVEL
 from effects._model.function import HostFunction, function_name
 from effects._model.line import Line, write_out
 from effects._model.operand import Operand, Static, flat_arguments, stored_dtype, take_array, whole_arguments
@@ -140,7 +139,6 @@ def _take_over(
         tree,
         where,
         per_shard=bool(params.get("partitioned")),
-        filter=NO_LEVEL,
         origin=JaxCall(primitive, params, tuple(x.dtype for x in arrays), ordered),
     )
 

@@ -17,7 +17,7 @@ from effects import _errors as errors
 from effects import _jax, _removed
 from effects._model.content import Content, Report, described_by
 from effects._model.effect import Effect, host_effect
-from effects._model.filter import ALWAYS, Filter, choose
+from effects._model.filter import OF_LINES, Filter, choose
 from effects._model.line import fill
 from effects._model.operand import holds_tracer, is_array, take_arguments
 from effects._model.primitive import bind_where
@@ -112,7 +112,7 @@ class Progress:
         effect: Effect,
         call: str,
         where: Where,
-        asked: Filter = ALWAYS,
+        asked: Filter = OF_LINES,
         when: Any = None,
     ):
         if total is not None:

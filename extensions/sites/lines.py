@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from effects import _errors as errors
-from effects._model.filter import is_whole, level_of
+from effects._model.filter import LARGEST_COUNT, is_whole, level_of
 from effects._model.where import Where
 from effects.lowering.sites import Line, LineFilter
 
@@ -17,7 +17,8 @@ MSG_PATTERN = (
     "Write, say, `fx.sites('train.py:31')` or `fx.sites('models/*.py')`."
 )
 MSG_EVERY = (
-    "{call} was given {value}. One of every so many effects is shown, which is a positive whole number. Pass, say, 100."
+    "{call} was given {value}. One of every so many effects is shown, which is a positive whole number of at most 64 "
+    "bits. Pass, say, 100."
 )
 MSG_LEVEL = (
     "{call} was given {value}. A level is a whole number, as for `logging`, or the name that `logging` has for one. "
@@ -60,7 +61,7 @@ def turn_on(known: LineFilter) -> None:
 
 def show_every(n: Any, call: str) -> Switch:
     """Shows one of so many."""
-    if not is_whole(n) or n <= 0:
+    if not is_whole(n) or not 0 < n <= LARGEST_COUNT:
         raise ValueError(MSG_EVERY.format(call=call, value=errors.shown(n)))
 
     def switch(known: LineFilter) -> None:

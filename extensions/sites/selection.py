@@ -26,6 +26,10 @@ MSG_RESULTS = (
     "`{call}` cannot change {said}. Their programs wait for results each time, so that none may be left out. Select "
     "others, say `fx.sites(effect='print')`."
 )
+MSG_NO_LEVEL = (
+    "`fx.sites(...).level` cannot change {said}. A level counts for lines, and of other effects for those whose call "
+    "has `level=`. Add it there, or use `off()`."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +112,7 @@ class Sites(Sequence[SiteInfo]):
         return self._change("every", show_every(n, "`fx.sites(...).every`"))
 
     def level(self, level: int | str) -> Self:
-        """Shows what has this level or a higher one, in place of what the logger takes."""
+        """Shows what has this level or a higher one, in place of what the logger takes. What has no level stays."""
         return self._change("level", show_from(level, "`fx.sites(...).level`"))
 
     def _change(self, name: str, switch: Switch) -> Self:
@@ -118,6 +122,8 @@ class Sites(Sequence[SiteInfo]):
         chosen = [known for _, known in lines if known.can_be_switched]
         if not chosen:
             raise ValueError(MSG_RESULTS.format(call=f"fx.sites(...).{name}", said=self._said))
+        if name == "level" and not any(known.has_level for known in chosen):
+            raise ValueError(MSG_NO_LEVEL.format(said=self._said))
         for known in chosen:
             if all(known is not other for other, _ in self._before):
                 self._before.append((known, known.state))

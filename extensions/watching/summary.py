@@ -12,6 +12,7 @@ import numpy as np
 
 from effects import _jax
 from effects._api.log import LOG, Event
+from effects._model.filter import OF_LINES
 from effects._model.operand import take_arguments
 from effects._model.primitive import effect_p
 from effects._model.site import Site
@@ -27,7 +28,7 @@ def bind_summaries(operation: str, where: Where, outs: Sequence[Any], around: Se
         fields = {"iteration": jnp.stack(around)} if around else {}
         operands, leaves, tree = take_arguments((), {**fields, **_summary(out)}, "fx.watch", where)
         names = (*fields, *_NUMBERS)
-        site = Site(LOG, Event(operation, logging.INFO, names), leaves, tree, where)
+        site = Site(LOG, Event(operation, logging.INFO, names), leaves, tree, where, filter=OF_LINES)
         effect_p.bind(*operands, site=site)
 
 

@@ -93,7 +93,7 @@ public:
   // A device comes to its next one, of which the numbers of those that are shown are kept.
   void come(size_t device) {
     const uint32_t number = come_[device]++;
-    const Decision decision = filter_.shows_same(static_cast<int32_t>(device), {0x100, epoch_, 0, 7 * number});
+    const Decision decision = filter_.shows_same({0x100, epoch_, 0, 7 * number});
     if (decision == Decision::kShow) shown.push_back(number);
     decided += decision != Decision::kElsewhere;
   }
@@ -136,31 +136,76 @@ TEST(test_first_device_decides_for_all) {
   }
 }
 
-// While the filter shows all, each device publishes, and what they have come to counts once all the same.
+// Counts go on when a filter is set, whichever devices the programs before it have run on.
 TEST(test_counts_go_on_when_a_filter_is_set) {
   Filter filter;
-  Program first(filter, 0), second(filter, 1);
+  Program first(filter, 0), second(filter, 1), third(filter, 2);
   for (size_t device = 0; device < 3; ++device)
     for (int i = 0; i < 10; ++i) first.come(device);
-  CHECK_EQ(first.shown.size(), size_t{30});
-  CheckCounts(filter, 10, 10);
+  CHECK_EQ(first.shown.size(), size_t{10});
+  for (size_t device = 3; device < 5; ++device)
+    for (int i = 0; i < 10; ++i) second.come(device);
+  CheckCounts(filter, 20, 20);
   filter.every = 4;
   for (size_t device = 0; device < 3; ++device)
-    for (int i = 0; i < 10; ++i) second.come(device);
-  CHECK((second.shown == std::vector<uint32_t>{2, 6})); // the numbers 12 and 16
-  CheckCounts(filter, 20, 12);
+    for (int i = 0; i < 10; ++i) third.come(device);
+  CHECK((third.shown == std::vector<uint32_t>{0, 4, 8})); // the numbers 20, 24 and 28
+  CheckCounts(filter, 30, 23);
 }
 
-// A device's own effects, and those that all devices have, are counted by themselves.
-TEST(test_own_effects_and_those_of_all_have_counts_of_their_own) {
+// A device's own effects in a region are counted by themselves; all that is outside of regions has one count.
+TEST(test_effects_outside_of_regions_have_one_count) {
   Filter filter;
   filter.every = 3;
   CHECK_SEEN(Shown(filter, 2, 0), {"0"});
   Program program(filter, 0);
   for (int i = 0; i < 2; ++i) program.come(0);
   CHECK((program.shown == std::vector<uint32_t>{0}));
-  CHECK_SEEN(Shown(filter, 2, kAllDevices), {"0"});
+  CHECK_SEEN(Shown(filter, 2, kAllDevices), {"1"}); // the fourth
   CHECK_SEEN(Shown(filter, 2, 0), {"1"});
+}
+
+// Of unordered effects each device has as many, and the n-th of each is shown or not, also if the filter changes
+// between two devices, or a device is far ahead.
+TEST(test_devices_agree_about_unordered_effects) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    check::seed = seed;
+    Random random(seed);
+    Filter filter;
+    uint64_t come = 0, shown = 0;
+    for (uint32_t epoch = 0; epoch < 4; ++epoch) {
+      const auto devices = static_cast<uint32_t>(1 + random.below(12));
+      std::vector<std::vector<bool>> seen(devices);
+      for (uint64_t left = 20 * devices; left > 0;) {
+        const auto device = static_cast<size_t>(random.below(devices));
+        if (seen[device].size() == 20) continue;
+        if (random.one_in(8)) filter.every = 1 + random.below(3);
+        if (random.one_in(8)) filter.on = random.one_in(2);
+        seen[device].push_back(filter.shows_copy(static_cast<int32_t>(device), {0x100, epoch, 0, 0}, devices));
+        --left;
+      }
+      for (const auto &each : seen) CHECK(each == seen[0]);
+      come += 20;
+      for (const bool one : seen[0]) shown += one;
+    }
+    CheckCounts(filter, come, shown);
+  }
+}
+
+// `first` shows so many, whichever threads come at once.
+TEST(test_first_shows_as_many_from_several_threads) {
+  Filter filter;
+  filter.every = 2;
+  filter.first = 100;
+  std::atomic<uint64_t> shown{0};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 5000; ++i) shown += filter.shows(kAllDevices);
+    });
+  for (std::thread &thread : threads) thread.join();
+  CHECK_EQ(shown.load(), uint64_t{100});
+  CheckCounts(filter, 20000, 100);
 }
 
 // Within `min_seconds` of one that was shown no other is, on the device that it was shown on.
@@ -197,9 +242,9 @@ TEST(test_devices_decide_once_from_several_threads) {
   std::atomic<uint64_t> decided{0}, shown{0};
   std::vector<std::thread> threads;
   for (uint32_t device = 0; device < kDevices; ++device)
-    threads.emplace_back([&, device] {
+    threads.emplace_back([&] {
       for (uint32_t i = 0; i < kSteps; ++i) {
-        const Decision decision = filter.shows_same(static_cast<int32_t>(device), {0x100, 0, 0, i});
+        const Decision decision = filter.shows_same({0x100, 0, 0, i});
         decided += decision != Decision::kElsewhere;
         shown += decision == Decision::kShow;
       }

@@ -192,7 +192,7 @@ NB_MODULE(_native, m) {
         nb::gil_scoped_release release; // a full ring makes us wait, and the drain may need the lock to empty it
         if (FailIfStopped(reply)) return;
         publisher().throw_if_refused();
-        if (filter != nullptr && !filter->shows(device)) {
+        if (filter != nullptr && !filter->shows(InRegion(place) ? device : kAllDevices)) {
           if (ordered && ThreadOf(place) != kPlainThread) publisher().skip(place, device);
           return;
         }

@@ -56,7 +56,7 @@ DeviceToken NextOfCall(const LoadedSite &site, const DeviceToken &token) {
 
 void PublishCall(const LoadedSite &site, int32_t device, const DeviceToken &token, const Span *operands, size_t count,
                  Replies::Waiter waiter) {
-  site.count(device);
+  if (token.is_primary()) site.decide(device, token.token); // never left out, but counted
   const bool shared = site.has(kRecordIsReplicated) || token.has_group;
   // Unordered calls of one program may have one token: their number in the program tells them apart.
   const CallOfDevice call{site.site, site.traits, device};
@@ -121,7 +121,7 @@ DeviceToken PublishSkip(uint32_t count, const Span &operand, int32_t device) {
 
 void PublishPlainCall(const LoadedSite &site, int32_t device, const Span *operands, size_t count,
                       Replies::Waiter waiter) {
-  site.count(device);
+  site.decide(device, {});
   const uint32_t reply = replies().ask(std::move(waiter));
   if (!FailIfStopped(reply)) PublishPlain(site.site, site.ordered(), device, operands, count, site.flags, reply);
 }

@@ -60,12 +60,12 @@ struct LoadedSite {
   }
   Decision decide(int32_t device, const Token &token) const {
     if (filter == nullptr) return Decision::kShow;
-    if (ordered() && has(kRecordIsReplicated)) return filter->shows_same(device, token);
-    return filter->shows(device) ? Decision::kShow : Decision::kLeaveOut;
-  }
-  // A device has come to an effect that is never left out.
-  void count(int32_t device) const {
-    if (filter != nullptr) filter->shows(device);
+    const bool is_same = has(kRecordIsReplicated) && !InRegion(token);
+    if (is_same && ordered()) return filter->shows_same(token);
+    const bool is_own = !is_same && (InRegion(token) || devices > 1);
+    const bool is_shown =
+        is_same ? filter->shows_copy(device, token, devices) : filter->shows(is_own ? device : kAllDevices);
+    return is_shown ? Decision::kShow : Decision::kLeaveOut;
   }
 
   // The token of the call's effect.

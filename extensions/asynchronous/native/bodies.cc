@@ -15,7 +15,7 @@ uint32_t BeginHostRun(const LoadedSite &site, int32_t device, const DeviceToken 
                       size_t count) {
   const uint32_t number = operations().start(ProgramOf(token.token), device);
   if (!token.is_primary()) return number;
-  site.count(device);
+  site.decide(device, token.token); // never left out, but counted
   std::vector<Span> spans(operands, operands + count);
   spans.push_back({&number, sizeof number});
   const auto flags = static_cast<uint16_t>(site.flags | kAwaited);

@@ -62,9 +62,10 @@ struct MessageSpans {
 
 void MessageSite::publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const {
   if (token.is_primary()) {
-    const Decision decision = ordered() && (flags_ & kReplicated) != 0 ? filter_->shows_same(device, token.token)
-                              : filter_->shows(device)                 ? Decision::kShow
-                                                                       : Decision::kLeaveOut;
+    const bool is_own = InRegion(token.token);
+    const Decision decision = ordered() && (flags_ & kReplicated) != 0          ? filter_->shows_same(token.token)
+                              : filter_->shows(is_own ? device : kAllDevices) ? Decision::kShow
+                                                                                : Decision::kLeaveOut;
     if (decision == Decision::kShow)
       publisher().publish(kind_, site_, token.token, device, MessageSpans(level, text).spans, 3, flags_);
     else if (decision == Decision::kLeaveOut && ordered())
@@ -74,7 +75,7 @@ void MessageSite::publish(DeviceToken &token, int32_t device, int32_t level, std
 }
 
 void MessageSite::publish_plain(int32_t device, int32_t level, std::string_view text) const {
-  if (filter_->shows(device)) PublishPlain(site_, ordered(), device, MessageSpans(level, text).spans, 3);
+  if (filter_->shows(kAllDevices)) PublishPlain(site_, ordered(), device, MessageSpans(level, text).spans, 3);
 }
 
 LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view platform, std::string_view where,

@@ -235,12 +235,19 @@ BAD = {
     "zero": ({"every": 0}, ValueError, r"every=0\. It is a positive whole number"),
     "negative": ({"every": -1}, ValueError, r"every=-1\. It is a positive whole number"),
     "fraction": ({"every": 1.5}, ValueError, r"every=1.5"),
+    "beyond 64 bits": ({"every": 2**64}, ValueError, rf"every={2**64}\. It is a positive whole number of at most 64"),
+    "first beyond 64 bits": ({"first": 2**70}, ValueError, rf"first={2**70}\. It is"),
+    "seconds beyond numbers": ({"min_seconds": 10**400}, ValueError, r"min_seconds=1000.*finite"),
+    "endless seconds": ({"min_seconds": float("inf")}, ValueError, r"min_seconds=inf"),
     "boolean": ({"every": True}, ValueError, r"every=True"),
     "text": ({"every": "100"}, ValueError, r"every='100'"),
     "first zero": ({"first": 0}, ValueError, r"first=0\. It is a positive whole number"),
     "seconds below zero": ({"min_seconds": -1}, ValueError, r"min_seconds=-1\. It is a number of seconds"),
     "seconds as text": ({"min_seconds": "1"}, ValueError, r"min_seconds='1'"),
     "no number of seconds": ({"min_seconds": float("nan")}, ValueError, r"min_seconds=nan"),
+    "when that returns": ({"when": lambda: True}, TypeError, r"<function .* as `when`"),
+    "when of numbers": ({"when": 1.0}, TypeError, r"1\.0 as `when`"),
+    "boolean as a level": ({"level": True}, TypeError, r"the level True\."),
     "unknown level": ({"level": "loud"}, TypeError, r"the level 'loud'\. A level is a whole number"),
     "no level": ({"level": None}, TypeError, r"the level None\."),
     "level and a half": ({"level": 1.5}, TypeError, r"the level 1\.5\."),
@@ -262,8 +269,8 @@ CALLS = {
 def test_bad_input(bad, call):
     """What is no number, no level and no logger is refused at the user's line, eager and while tracing."""
     options, error, said = BAD[bad]
-    if call == "fx.progress" and "every" in options:
-        return  # there it is how many steps are between two updates
+    if (call == "fx.progress" and "every" in options) or (bad == "no level" and call in ("fx.callback", "fx.check")):
+        return  # there it is how many steps are between two updates, and there None is as by default
     for f in (CALLS[call], fx.jit(lambda: CALLS[call](**options))):
         with pytest.raises(error, match=rf"`{call}.*` at .*test_filters\.py:\d+.* was given .*{said}"):
             f(**options) if f is CALLS[call] else f()

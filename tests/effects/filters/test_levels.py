@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 import effects as fx
 from tests.effects.filters.common import P, counts_of, loop, mesh, new_title, site_of, texts_of
@@ -75,6 +77,85 @@ def test_levels_are_numbers_or_names(asked, least):
         assert texts_of(f) == []
 
 
+LINES = {
+    "print": lambda seen, **asked: fx.print("seen", **asked),
+    "log": lambda seen, **asked: fx.log("seen", **asked),
+    "progress": lambda seen, **asked: fx.progress(3, "seen", **asked).update(1),
+}
+OTHERS = {
+    "callback": lambda seen, **asked: fx.callback(lambda: seen.append(1), None, **asked),
+    "unordered callback": lambda seen, **asked: fx.callback(lambda: seen.append(1), None, ordered=False, **asked),
+    "check": lambda seen, **asked: fx.check(False, "seen", **asked),
+}
+WITHOUT_LEVEL = {
+    "breakpoint": lambda seen: fx.breakpoint(),
+    "error_if": lambda seen: fx.error_if(1, True, "seen"),
+    "callback with results": lambda seen: fx.callback(lambda: seen.append(1) or 1, INT),
+    "asynchronous callback": lambda seen: fx.async_done(fx.async_callback(lambda: seen.append(1) or 1, INT)),
+    "jax.debug.callback": lambda seen: jax.debug.callback(lambda: seen.append(1)),
+    "jax.debug.print": lambda seen: jax.debug.print("seen"),
+    "io_callback": lambda seen: io_callback(lambda: seen.append(1), None, ordered=True),
+}
+
+
+def _happens(kind, call, jit=fx.jit, **asked):
+    """True if the effect is carried out, whatever that means for its kind."""
+    seen = []
+
+    def run():
+        call(seen, **asked)
+
+    with fx.capture() as records, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nobody sits at the breakpoint
+        try:
+            jit(run)()
+            fx.effects_barrier(timeout=120)
+        except fx.EffectError as error:
+            seen.append(error)
+    return bool(seen or records)
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+@pytest.mark.parametrize("kind", LINES | OTHERS)
+@pytest.mark.parametrize("name", ["effects", "filters.named"])
+def test_logger_leaves_out_lines_and_what_has_a_level(kind, jit, name):
+    """A logger's level leaves out lines. Of other effects it leaves out those alone whose call has `level=`."""
+    call = (LINES | OTHERS)[kind]
+    asked = {} if name == "effects" else {"logger": name}
+    with level("CRITICAL", name):
+        assert not _happens(kind, call, jit, level="info", **asked)
+        assert _happens(kind, call, jit, level="critical", **asked)
+        if kind in LINES or not asked:
+            assert _happens(kind, call, jit, **asked) == (kind in OTHERS)
+    assert _happens(kind, call, jit, level="info", **asked)
+
+
+@pytest.mark.parametrize("kind", WITHOUT_LEVEL)
+def test_logger_leaves_out_nothing_without_level(kind):
+    """What takes no level is never left out by one."""
+    with level("CRITICAL"):
+        assert _happens(kind, WITHOUT_LEVEL[kind])
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_logger_without_level_is_refused(kind):
+    """A logger that would leave out nothing is a mistake."""
+    with pytest.raises(ValueError, match="logger='filters' and no level"):
+        OTHERS[kind]([], logger="filters")
+
+
+def test_level_of_a_selection_without_levels_is_refused():
+    """A threshold for a selection that has no level would change nothing."""
+
+    def saves():
+        fx.callback(lambda: None, None)
+
+    f = fx.jit(saves)
+    f()
+    with pytest.raises(ValueError, match="A level counts for lines"):
+        fx.sites(effect="callback", function="*saves").level("error")
+
+
 @pytest.mark.parametrize("kind", ["print", "log", "callback", "check", "progress"])
 def test_every_kind_of_effect_has_a_level(kind):
     """Prints, logs, callbacks without results, checks and progress; what is off raises nothing either."""
@@ -109,17 +190,6 @@ def test_every_kind_of_effect_has_a_level(kind):
             fx.effects_barrier(timeout=120)
     assert len(records) == 1
     assert len(seen) == (kind == "callback")
-
-
-def test_check_is_an_error_by_default():
-    """A check of the default level goes with the level `error`."""
-    f = fx.jit(lambda x: fx.check(x < 0, "negative"))
-    with level("CRITICAL"):
-        f(1)
-        fx.effects_barrier(timeout=120)
-    with level("ERROR"), pytest.raises(fx.EffectError, match="negative"):
-        f(1)
-        fx.effects_barrier(timeout=120)
 
 
 def test_named_logger_and_its_parent():

@@ -386,7 +386,7 @@ fx.print("{}", outer(1.0, jnp.float16(2.0)))
 
 
 def test_other_objects_are_named_by_type(programs):
-    """An object may hold the program, so none is kept but arrays, numbers, text and pytrees of these."""
+    """An object may hold the program, so none is kept but its attributes, as far as they are known."""
     code = """
 class Model:
     def __init__(self): self.scale = 2
@@ -404,7 +404,64 @@ fx.jit(f, static_argnames=("model", "shape"))(1)
 """
     shown = programs.run(code, "model, shape", "ref", "key", "array", "c")
     assert shown[1:4] == [
-        "(<Model>, (2, None))",
+        "(<Model scale=2>, (2, None))",
         "<Ref{int32[]}, which is not known here>",
         "array([0, 0], dtype=uint32)",
+    ]
+
+
+ERRORS = """
+class Slotted:
+    __slots__ = ("width", "missing")
+
+class Config:
+    momentum = 0.9
+    def __init__(self, inner=None):
+        self.rate, self.name, self.inner, self.act = 0.5, "adam", inner, jnp.sin
+        self._hidden = 1
+
+@fx.jit
+def f(x):
+    config, slotted = Config(Config()), Slotted()
+    config.scaled, slotted.width = x * 2, 3
+    fx.breakpoint()
+    return x
+
+f(jnp.ones(3))
+"""
+
+OWN_ERRORS = {
+    "x + jnp.ones(2)": "*** TypeError: add got incompatible shapes for broadcasting: (3,), (2,).",
+    "x @ jnp.ones((2, 2))": "*** TypeError: dot_general requires contracting dimensions to have the same shape,",
+    "jnp.zeros(3)['a']": "*** TypeError: ",
+    "1 +": "*** SyntaxError: invalid syntax",
+    "nothing": "*** NameError: name 'nothing' is not defined",
+    "[][1]": "*** IndexError: list index out of range",
+    "config.other": "*** AttributeError: no attribute 'other' of <Config> is kept",
+}
+
+
+def test_expression_that_fails_shows_its_own_error(programs):
+    """Errors of JAX's as well as Python's, without what JAX notes of frames that it has hidden."""
+    shown = programs.run(ERRORS, *OWN_ERRORS, "c")[1:-1]
+    for text, expected in zip(shown, OWN_ERRORS.values(), strict=True):
+        assert text.startswith(expected)
+        assert "internal frames" not in text
+
+
+def test_object_that_is_no_pytree_shows_its_attributes(programs):
+    """A config has the attributes of the object, of its class, and of objects inside, also those that are traced."""
+    commands = [
+        "config.rate, config.momentum, config.name",
+        "config.inner.rate",
+        "config.scaled",
+        "slotted",
+        "config.inner",
+    ]
+    assert programs.run(ERRORS, *commands, "c")[1:-1] == [
+        "(0.5, 0.9, 'adam')",
+        "0.5",
+        "array([2., 2., 2.], dtype=float32)",
+        "<Slotted width=3>",
+        "<Config momentum=0.9 rate=0.5 name='adam' inner=None act=<PjitFunction sin>>",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import jax
@@ -88,6 +89,53 @@ def test_columns_of_several_sites_are_in_program_order(handled, effects):
         handler = handled(fx.ListHandler(), loop(body, 5000), effects=effects)
     np.testing.assert_array_equal(handler.columns("step")["i"], np.arange(10000))
     assert handler.columns("other") == {}
+
+
+def _curves(columns, *names):
+    """The values of a column by lane and device, each in order."""
+    curves = {}
+    for *key, value in zip(*(columns[name].tolist() for name in names), columns["x"].tolist(), strict=True):
+        curves.setdefault(tuple(map(str, key)), []).append(value)
+    return curves
+
+
+STEPS = [0.0, 1.0, 2.0]
+
+
+def _count(x):
+    jax.lax.fori_loop(0, 3, lambda i, _: fx.log("event", x=x + i), None)
+    return x
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit])
+def test_columns_have_lanes_and_devices(handled, jit):
+    """A curve can be drawn for each lane and each device: columns have them where records have."""
+    mesh = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    by_device = functools.partial(jax.shard_map, mesh=mesh, in_specs=jax.P("d"), out_specs=jax.P("d"))
+    places = [device.id for device in mesh.devices.flat]
+    tens = jnp.arange(4.0) * 10
+    cases = {
+        (): (_count, 0.0, {(): STEPS}),
+        ("lane",): (jax.vmap(_count), tens, {(f"{i}",): [10.0 * i + step for step in STEPS] for i in range(4)}),
+        ("device",): (
+            by_device(lambda x: _count(x[0])[None]),
+            tens,
+            {(f"{place}",): [10.0 * i + step for step in STEPS] for i, place in enumerate(places)},
+        ),
+        ("lane", "device"): (
+            by_device(jax.vmap(jax.vmap(_count))),
+            jnp.arange(8.0).reshape(4, 2) * 10,
+            {
+                (f"[0, {lane}]", f"{place}"): [10.0 * (2 * i + lane) + step for step in STEPS]
+                for i, place in enumerate(places)
+                for lane in range(2)
+            },
+        ),
+    }
+    for names, (f, x, expected) in cases.items():
+        columns = handled(fx.ListHandler(), jit(f), x).columns("event")
+        assert set(columns) == {"x", *names}
+        assert _curves(columns, *names) == expected
 
 
 VALUES = {

@@ -12,7 +12,7 @@ SLIPS = (
     Slip(
         "filters.each_decides",
         FILTER,
-        "  if (!is_new && place <= decided->second) return Decision::kElsewhere;\n",
+        "  if (program.is_known && place <= program.newest) return Decision::kElsewhere;\n",
         "",
         "Each device decides for itself what becomes of an effect that all of them have.",
         (f"{NATIVE}::test_first_device_decides_for_all",),
@@ -20,8 +20,8 @@ SLIPS = (
     Slip(
         "filters.first_of_what_comes",
         FILTER,
-        "const uint64_t shown = number - std::min(number, skipped);",
-        "const uint64_t shown = number + 0 * skipped;",
+        "number - skipped < first",
+        "number + 0 * skipped < first",
         "`first` counts what has come, and not what was shown.",
         (f"{NATIVE}::test_first_counts_what_was_shown",),
     ),
