@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-INTERFACE = 41
+INTERFACE = 42
 """That of the module, `kInterface` in `dispatch/native/wire.h`: the one number that both have to have."""
 
 MSG_NATIVE_MISSING = (
