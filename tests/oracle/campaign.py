@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import faulthandler
 import functools
 import pickle
@@ -32,6 +33,7 @@ from tests.oracle.kernels.rewriting import check_both_ways
 from tests.oracle.language import FEATURES, JAX_FEATURES
 from tests.oracle.observe import NotInJax, Outcome
 from tests.oracle.runners import STUCK_AFTER, library, plain_jax
+from tests.oracle.runs.comparing import check as check_recorded
 from tests.oracle.tally import Tally
 from tests.oracle.watching import planting as watching
 
@@ -59,6 +61,11 @@ def _features() -> frozenset[str]:
     return frozenset(FEATURES) - ({"native"} if jax.default_backend() != "cpu" else set())
 
 
+def _with_runs(campaign: Campaign, checker: Callable[[], Callable[[Any], list[Outcome]]]) -> Campaign:
+    """The campaign with run files: what another process reads is checked, too."""
+    return dataclasses.replace(campaign, options=("--runs", *campaign.options), checker=checker)
+
+
 def _checks(runner: Callable[[], Any]) -> Callable[[], Callable[[Any], list[Outcome]]]:
     def checker() -> Callable[[Any], list[Outcome]]:
         made = runner()
@@ -67,7 +74,7 @@ def _checks(runner: Callable[[], Any]) -> Callable[[], Callable[[Any], list[Outc
     return checker
 
 
-CAMPAIGNS: Mapping[str, Campaign] = {
+_CAMPAIGNS: Mapping[str, Campaign] = {
     "library": Campaign(
         (), 4, lambda seed, number: cases.case_number(seed, number, _features()), compare.describe, _checks(library)
     ),
@@ -88,6 +95,12 @@ CAMPAIGNS: Mapping[str, Campaign] = {
         lambda: device_compare.check,
     ),
 }
+
+CAMPAIGNS: Mapping[str, Campaign] = {
+    **_CAMPAIGNS,
+    "runs": _with_runs(_CAMPAIGNS["library"], lambda: lambda case: [check_recorded(case)]),
+}
+"""By name; those whose name begins with `runs` are recorded and read."""
 
 
 @contextlib.contextmanager
