@@ -33,7 +33,7 @@ from tests.oracle.kernels.rewriting import check_both_ways
 from tests.oracle.language import FEATURES, JAX_FEATURES
 from tests.oracle.observe import NotInJax, Outcome
 from tests.oracle.runners import STUCK_AFTER, library, plain_jax
-from tests.oracle.runs.comparing import check as check_recorded
+from tests.oracle.runs import comparing as recording
 from tests.oracle.tally import Tally
 from tests.oracle.watching import planting as watching
 
@@ -98,7 +98,11 @@ _CAMPAIGNS: Mapping[str, Campaign] = {
 
 CAMPAIGNS: Mapping[str, Campaign] = {
     **_CAMPAIGNS,
-    "runs": _with_runs(_CAMPAIGNS["library"], lambda: lambda case: [check_recorded(case)]),
+    "runs": _with_runs(_CAMPAIGNS["library"], lambda: lambda case: [recording.check(case)]),
+    "runs devices": _with_runs(_CAMPAIGNS["devices"], lambda: recording.check_devices),
+    "runs kernels": _with_runs(
+        _CAMPAIGNS["kernels"], lambda: lambda case: check_both_ways(case, recording.check)
+    ),
 }
 """By name; those whose name begins with `runs` are recorded and read."""
 

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import difflib
 import functools
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import effects as fx
 from tests.oracle import compare
+from tests.oracle.devices import compare as device_compare
+from tests.oracle.devices.language import DeviceCase
+from tests.oracle.devices.observe import expect as expect_on_devices
 from tests.oracle.failures import settle_domains, unknown_labels
 from tests.oracle.host import in_lane
-from tests.oracle.language import DOMAINS, EFFECTS, Case, kinds_of_labels, label_of, statements
+from tests.oracle.language import DOMAINS, EFFECTS, Case, Run, T, kinds_of_labels, label_of, statements
 from tests.oracle.observe import Outcome, expect, without_signed_zeros
 from tests.oracle.runs.reader import Reader
-from tests.oracle.runs.recorded import RecordedReading
+from tests.oracle.runs.recorded import RecordedDeviceReading, RecordedReading
 from tests.oracle.statements.callback import Callback
 from tests.oracle.tokens import Seen, compare_places
 
 CALLED = ("callback", "queued_apart", "jax.debug", "jax.io_callback")
 """Effects whose text is a call, of which the line has the name. `jax.debug` is prints too."""
+
+
+ROOM = 8 << 20  # bytes of each file
 
 
 @functools.cache
@@ -34,18 +41,38 @@ def reader() -> Reader:
     return Reader()
 
 
-def check(case: Case) -> Outcome:
-    """Checks a case as `compare.check` does, and what another process reads of it."""
+@contextlib.contextmanager
+def recorded(describe: Callable[[], str]) -> Iterator[Callable[[Callable[[list[dict[str, Any]]], list[str]]], None]]:
+    """Records what runs inside. It gets a function that reads the file, and raises an AssertionError with the program
+    if something is wrong with that, or with its records, as a function says."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "run.fx"))
-        with fx.record(path):
-            expected = compare.check(case)
-        answer = reader().ask("read", path)
-    complaints = compare_answer(answer)
-    complaints = complaints or compare_records(case, expect(case, RecordedReading), answer["records"])
-    if complaints:
-        raise AssertionError("\n".join(["read in its run file:", *complaints, "", compare.describe(case)]))
-    return expected
+
+        def read(complain: Callable[[list[dict[str, Any]]], list[str]]) -> None:
+            recording.close()
+            answer = reader().ask("read", path)
+            complaints = compare_answer(answer) or complain(answer["records"])
+            if complaints:
+                raise AssertionError("\n".join(["read in the run file:", *complaints, "", describe()]))
+
+        with fx.record(path, max_bytes=ROOM) as recording:
+            yield read
+
+
+def check(case: Case) -> Outcome:
+    """Checks a case as `compare.check` does, and what another process reads of it."""
+    with recorded(lambda: compare.describe(case)) as read:
+        outcome = compare.check(case)
+        read(lambda records: compare_records(case, expect(case, RecordedReading), records))
+    return outcome
+
+
+def check_devices(case: DeviceCase) -> list[Outcome]:
+    """Checks a case over several devices as their `compare.check` does, and what another process reads of it."""
+    with recorded(lambda: device_compare.describe(case)) as read:
+        outcomes = device_compare.check(case)
+        read(lambda records: compare_device_records(case, records))
+    return outcomes
 
 
 # What was read in three ways.
@@ -112,16 +139,33 @@ def named(runs: Any, lines: Iterable[str]) -> list[str]:
     return [word if word in callbacks or word.endswith((".callback", ".asked")) else line for word, line in words]
 
 
+def _outcomes(
+    runs: Any, expected: Outcome, places: Sequence[T], records: Sequence[dict[str, Any]]
+) -> tuple[Outcome, Outcome, list[T]]:
+    """What is expected and what was read, without the functions of asynchronous operations: a file does not say of which
+    operation such a function is, so that what it calls stands behind the program. And the places that are left."""
+    labels = {label for label, kind in kinds_of_labels(runs).items() if kind == "async_host"}
+    records = [
+        record
+        for record in records
+        if not is_of_operation(record) and label_of(line_of(record)) not in labels
+    ]
+    seen = dataclasses.replace(
+        expected, lines=without_signed_zeros(map(line_of, records)), tokens=[*map(seen_of, records)]
+    )
+    kept = [(line, at) for line, at in zip(expected.lines, places, strict=True) if label_of(line) not in labels]
+    before = expected.lines
+    expected = dataclasses.replace(expected, lines=named(runs, (line for line, _ in kept)), stopped=[])
+    if expected.ends is not None:
+        expected.ends = [sum(label_of(line) not in labels for line in before[:end]) for end in expected.ends]
+    return expected, seen, [at for _, at in kept]
+
+
 def compare_records(case: Case, expected: Outcome, records: Sequence[dict[str, Any]]) -> list[str]:
     """What is wrong with the records of a case: their order in each domain, their texts, and their tokens."""
-    records = [record for record in records if not is_of_operation(record)]
-    seen = dataclasses.replace(
-        expected,
-        lines=without_signed_zeros(map(line_of, records)),
-        tokens=[*map(seen_of, records)],
-    )
-    expected = dataclasses.replace(expected, lines=named(case.runs, expected.lines), stopped=[])
-    expected = settle_domains(case, expected, seen)
+    assert expected.places is not None
+    expected, seen, places = _outcomes(case.runs, expected, expected.places, records)
+    expected = settle_domains(case, dataclasses.replace(expected, places=places), seen)
     kinds = kinds_of_labels(case.runs)
     unordered = {label for label, kind in kinds.items() if not EFFECTS[kind]} | {"u"}
     apart = {label for label, kind in kinds.items() if kind in DOMAINS}
@@ -136,6 +180,20 @@ def compare_records(case: Case, expected: Outcome, records: Sequence[dict[str, A
     complaints = difference(split(expected.lines), split(seen.lines))
     if not complaints and expected.places is not None and not unknown:
         complaints = compare_places(expected, seen, lambda line: label_of(line) in unordered)
+    return complaints
+
+
+def compare_device_records(case: DeviceCase, records: Sequence[dict[str, Any]]) -> list[str]:
+    """What is wrong with the records of a case over several devices."""
+    complaints = []
+    for number, sequence in enumerate(case.sequences):
+        runs = tuple(item for item in sequence if isinstance(item, Run))
+        several = len(case.sequences) > 1
+        own = [record for record in records if not several or record["text"].startswith(f"t{number}")]
+        expected, places = expect_on_devices(sequence, case.after_error == "stop", RecordedDeviceReading)
+        expected, seen, places = _outcomes(runs, expected, places, own)
+        texts = [(record["text"].split("(", 1)[0], record["device"]) for record in own]
+        complaints += device_compare.compare(sequence, expected, places, seen, texts)
     return complaints
 
 
@@ -155,4 +213,3 @@ def difference(expected: Split, seen: Split) -> list[str]:
     return complaints
 
 
-Checker = Callable[[Any], list[Outcome]]

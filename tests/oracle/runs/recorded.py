@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tests.oracle.devices.reading import DeviceReading
 from tests.oracle.language import DOMAINS, EFFECTS, Failure
 from tests.oracle.python_ import Reading
 
@@ -38,3 +39,7 @@ class RecordedReading(Reading):
             self.lines.append(callback.label)  # it is not called
         else:
             super()._call(callback, values, lane, grid)
+
+
+class RecordedDeviceReading(RecordedReading, DeviceReading):
+    """The same of programs over several devices."""
