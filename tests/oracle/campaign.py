@@ -12,6 +12,7 @@ import dataclasses
 import faulthandler
 import functools
 import pickle
+import random
 import resource
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from tests.oracle.language import FEATURES, JAX_FEATURES
 from tests.oracle.observe import NotInJax, Outcome
 from tests.oracle.runners import STUCK_AFTER, library, plain_jax
 from tests.oracle.runs import comparing as recording
+from tests.oracle.runs import mutating
 from tests.oracle.tally import Tally
 from tests.oracle.watching import planting as watching
 
@@ -62,8 +64,21 @@ def _features() -> frozenset[str]:
 
 
 def _with_runs(campaign: Campaign, checker: Callable[[], Callable[[Any], list[Outcome]]]) -> Campaign:
-    """The campaign with run files: what another process reads is checked, too."""
-    return dataclasses.replace(campaign, options=("--runs", *campaign.options), checker=checker)
+    """The campaign with run files: what another process reads of each case, and what `diff` finds between the case and
+    itself, and between it and a mutation."""
+
+    def checks_and_diffs() -> Callable[[Any], list[Outcome]]:
+        check = checker()
+
+        def check_and_diff(case: Any) -> list[Outcome]:
+            outcomes = check(case)
+            rng = random.Random(repr(case))
+            mutating.check(case, rng, [rng.choice(mutating.MUTATIONS)])
+            return outcomes
+
+        return check_and_diff
+
+    return dataclasses.replace(campaign, options=("--runs", *campaign.options), checker=checks_and_diffs)
 
 
 def _checks(runner: Callable[[], Any]) -> Callable[[], Callable[[Any], list[Outcome]]]:

@@ -171,8 +171,9 @@ def compare(mutation: Mutation | None, before: list[str], after: list[str], foun
     return complaints
 
 
-def check(case: AnyCase, rng: random.Random, count: int = 4) -> int:
-    """Checks what `diff` finds between a case and itself, and mutations of it. Returns how many it compared."""
+def check(case: AnyCase, rng: random.Random, kinds: Sequence[str] = MUTATIONS) -> int:
+    """Checks what `diff` finds between a case and itself, recorded in another thread, and between it and a mutation of
+    each of these kinds. Returns how many it compared."""
     repeated = repeatable(case)
     if repeated is None:
         return 0
@@ -180,7 +181,7 @@ def check(case: AnyCase, rng: random.Random, count: int = 4) -> int:
     programs = [*dict.fromkeys(run.program for run in case.runs)]
     found = [mutation for program in programs for mutation in mutations(program)]
     chosen = []
-    for kind in MUTATIONS[:count]:
+    for kind in kinds:
         if of_kind := [mutation for mutation in found if mutation.kind == kind]:
             chosen.append(rng.choice(of_kind))
     with tempfile.TemporaryDirectory() as folder:
