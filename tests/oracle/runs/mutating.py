@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import effects as fx
+from tests.oracle.compare import describe
 from tests.oracle.devices.cases import without_failures
 from tests.oracle.devices.language import DeviceCase
 from tests.oracle.devices.observe import expect as expect_on_devices
@@ -102,11 +103,13 @@ def mutations(program: Program) -> Iterator[Mutation]:
 AnyCase = Case | DeviceCase
 
 
-def with_program(case: AnyCase, mutation: Mutation) -> AnyCase:
-    """The case with the changed program in place of the other."""
+def with_program(case: AnyCase, mutation: Mutation, chosen: range | None = None) -> AnyCase:
+    """The case with the changed program in place of the other; of one thread perhaps in the chosen dispatches only."""
+    numbers = itertools.count()
 
     def changed(item: Any) -> Any:
         is_it = isinstance(item, Run) and item.program == mutation.program
+        is_it &= chosen is None or next(numbers) in chosen
         return dataclasses.replace(item, program=mutation.changed) if is_it else item
 
     if isinstance(case, DeviceCase):
@@ -198,3 +201,45 @@ def check(case: AnyCase, rng: random.Random, kinds: Sequence[str] = MUTATIONS) -
                 sources = [render(program) for program in programs]
                 raise AssertionError("\n".join([f"diff with {title}:", *complaints, "", *sources]))
     return len(others)
+
+
+# Files that are full.
+
+SMALLEST = 1 << 16  # bytes of a file
+_RECORD = 112  # bytes of a usual record
+
+
+def check_cut(case: Case, rng: random.Random, kind: str, keep: str, fill: float) -> int:
+    """Checks what `diff` finds where files of the smallest size are full.
+
+    The dispatches of the case are repeated until they fill the file so many times. The last repetition has the
+    mutation, or the first one, as the file keeps the newest records or the first.
+
+    Returns:
+      How many diffs it has checked: none of a case that may differ from itself, or has too many records or too few.
+    """
+    repeated = repeatable(case)
+    if not isinstance(repeated, Case):
+        return 0
+    size = len(lines_of(repeated)) * _RECORD
+    found = [each for run in repeated.runs for each in mutations(run.program) if each.kind == kind]
+    if not found or not SMALLEST // 64 < size < SMALLEST // 4:
+        return 0
+    count = len(repeated.runs)
+    times = max(2, round(fill * SMALLEST / size))
+    mutation = rng.choice(found)
+    case = dataclasses.replace(repeated, runs=repeated.runs * times)
+    chosen = range(count) if keep == "first" else range(count * (times - 1), count * times)
+    other = with_program(case, mutation, chosen)
+    before = lines_of(case)
+    with tempfile.TemporaryDirectory() as folder:
+        first, second = Path(folder, "a.fx"), Path(folder, "b.fx")
+        record(case, first, max_bytes=SMALLEST, keep=keep)
+        for name, each in (None, case), (mutation, other):
+            in_new_thread(lambda each=each: record(each, second, max_bytes=SMALLEST, keep=keep))
+            answer = reader().ask("diff", str(first), str(second))
+            if complaints := compare(name, before, lines_of(each), answer):
+                title = "itself" if name is None else f"{kind} {mutation.labels}"
+                head = f"diff with {title}, which is {fill} times as large as a file that keeps the {keep}:"
+                raise AssertionError("\n".join([head, *complaints, "", render(mutation.program), describe(case)[-300:]]))
+    return 2
