@@ -32,7 +32,7 @@ CALLED = ("callback", "queued_apart", "jax.debug", "jax.io_callback")
 """Effects whose text is a call, of which the line has the name. `jax.debug` is prints too."""
 
 
-ROOM = 8 << 20  # bytes of each file
+ROOM = 64 << 20  # bytes of each file: the log of a kernel is one record
 
 
 @functools.cache

@@ -7,12 +7,14 @@ other, and nothing between two recordings of the same program.
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import itertools
+import pickle
 import random
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -209,6 +211,14 @@ SMALLEST = 1 << 16  # bytes of a file
 _RECORD = 112  # bytes of a usual record
 
 
+def record_apart(case: AnyCase, path: Path, keep: str) -> None:
+    """Runs a case and records it in a process of its own: where a beginning is overwritten, calls are counted from the
+    first of their thread in its process."""
+    program = "import pickle, sys; from tests.oracle.runs import mutating; mutating.record(*pickle.load(sys.stdin.buffer)"
+    program += f", max_bytes={SMALLEST}, keep={keep!r})"
+    subprocess.run([sys.executable, "-c", program], input=pickle.dumps((case, path)), check=True)
+
+
 def check_cut(case: Case, rng: random.Random, kind: str, keep: str, fill: float) -> int:
     """Checks what `diff` finds where files of the smallest size are full.
 
@@ -234,9 +244,9 @@ def check_cut(case: Case, rng: random.Random, kind: str, keep: str, fill: float)
     before = lines_of(case)
     with tempfile.TemporaryDirectory() as folder:
         first, second = Path(folder, "a.fx"), Path(folder, "b.fx")
-        record(case, first, max_bytes=SMALLEST, keep=keep)
+        record_apart(case, first, keep)
         for name, each in (None, case), (mutation, other):
-            in_new_thread(lambda each=each: record(each, second, max_bytes=SMALLEST, keep=keep))
+            record_apart(each, second, keep)
             answer = reader().ask("diff", str(first), str(second))
             if complaints := compare(name, before, lines_of(each), answer):
                 title = "itself" if name is None else f"{kind} {mutation.labels}"
