@@ -115,9 +115,7 @@ CAMPAIGNS: Mapping[str, Campaign] = {
     **_CAMPAIGNS,
     "runs": _with_runs(_CAMPAIGNS["library"], lambda: lambda case: [recording.check(case)]),
     "runs devices": _with_runs(_CAMPAIGNS["devices"], lambda: recording.check_devices),
-    "runs kernels": _with_runs(
-        _CAMPAIGNS["kernels"], lambda: lambda case: check_both_ways(case, recording.check)
-    ),
+    "runs kernels": _with_runs(_CAMPAIGNS["kernels"], lambda: lambda case: check_both_ways(case, recording.check)),
 }
 """By name; those whose name begins with `runs` are recorded and read."""
 

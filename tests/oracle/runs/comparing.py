@@ -145,11 +145,7 @@ def _outcomes(
     """What is expected and what was read, without the functions of asynchronous operations: a file does not say of which
     operation such a function is, so that what it calls stands behind the program. And the places that are left."""
     labels = {label for label, kind in kinds_of_labels(runs).items() if kind == "async_host"}
-    records = [
-        record
-        for record in records
-        if not is_of_operation(record) and label_of(line_of(record)) not in labels
-    ]
+    records = [record for record in records if not is_of_operation(record) and label_of(line_of(record)) not in labels]
     seen = dataclasses.replace(
         expected, lines=without_signed_zeros(map(line_of, records)), tokens=[*map(seen_of, records)]
     )
@@ -211,5 +207,3 @@ def difference(expected: Split, seen: Split) -> list[str]:
         if want != got:
             complaints.append(f"the unordered record {line!r} was read {got} times, not {want} times")
     return complaints
-
-

@@ -214,7 +214,9 @@ _RECORD = 112  # bytes of a usual record
 def record_apart(case: AnyCase, path: Path, keep: str) -> None:
     """Runs a case and records it in a process of its own: where a beginning is overwritten, calls are counted from the
     first of their thread in its process."""
-    program = "import pickle, sys; from tests.oracle.runs import mutating; mutating.record(*pickle.load(sys.stdin.buffer)"
+    program = (
+        "import pickle, sys; from tests.oracle.runs import mutating; mutating.record(*pickle.load(sys.stdin.buffer)"
+    )
     program += f", max_bytes={SMALLEST}, keep={keep!r})"
     subprocess.run([sys.executable, "-c", program], input=pickle.dumps((case, path)), check=True)
 
@@ -251,5 +253,7 @@ def check_cut(case: Case, rng: random.Random, kind: str, keep: str, fill: float)
             if complaints := compare(name, before, lines_of(each), answer):
                 title = "itself" if name is None else f"{kind} {mutation.labels}"
                 head = f"diff with {title}, which is {fill} times as large as a file that keeps the {keep}:"
-                raise AssertionError("\n".join([head, *complaints, "", render(mutation.program), describe(case)[-300:]]))
+                raise AssertionError(
+                    "\n".join([head, *complaints, "", render(mutation.program), describe(case)[-300:]])
+                )
     return 2
