@@ -91,7 +91,7 @@ def test_compare_answer_reports_line_that_show_leaves_out() -> None:
 
 
 def test_diff_finds_each_mutation_and_nothing_else() -> None:
-    """A value that is changed, and an effect that is moved, left out or added; and nothing in the same program again."""
+    """A value that is changed, an effect that is moved, left out or added; and nothing in the same program again."""
     assert mutating.check(CASE, random.Random(0)) == 5
 
 
