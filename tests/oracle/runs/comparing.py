@@ -142,8 +142,8 @@ def named(runs: Any, lines: Iterable[str]) -> list[str]:
 def _outcomes(
     runs: Any, expected: Outcome, places: Sequence[T], records: Sequence[dict[str, Any]]
 ) -> tuple[Outcome, Outcome, list[T]]:
-    """What is expected and what was read, without the functions of asynchronous operations: a file does not say of which
-    operation such a function is, so that what it calls stands behind the program. And the places that are left."""
+    """What is expected and what was read, without the functions of asynchronous operations, and the places that are
+    left. A file does not say of which operation such a function is: what it calls stands behind the program."""
     labels = {label for label, kind in kinds_of_labels(runs).items() if kind == "async_host"}
     records = [record for record in records if not is_of_operation(record) and label_of(line_of(record)) not in labels]
     seen = dataclasses.replace(

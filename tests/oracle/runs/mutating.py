@@ -27,7 +27,7 @@ from tests.oracle.devices.observe import expect as expect_on_devices
 from tests.oracle.devices.observe import observe as observe_on_devices
 from tests.oracle.expressions import Binary, Chain, Literal
 from tests.oracle.kernels.kernel import Kernel
-from tests.oracle.language import DOMAINS, EFFECTS, Block_, Case, Program, Run, kinds_of_labels, label_of, statements
+from tests.oracle.language import DOMAINS, EFFECTS, Block_, Case, Program, Run, label_of, statements
 from tests.oracle.observe import expect, observe
 from tests.oracle.rings import in_new_thread
 from tests.oracle.runners import library
