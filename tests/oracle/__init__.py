@@ -27,6 +27,7 @@ it is raised, and it is among the records where these are captured.
     cases        random sequences of programs, by number and for Hypothesis
     devices/     the same over several devices
     kernels/     the same with Pallas kernels
+    runs/        each case is recorded, another process reads the file, and `diff` compares two of them
     campaign     many cases in many processes, and their tally
     __main__     the command
 
@@ -34,4 +35,5 @@ it is raised, and it is among the records where these are captured.
     python -m tests.oracle --seed 0 --only 1234          # one case again, with its source
     python -m tests.oracle --devices --programs 2000     # over several devices
     python -m tests.oracle --kernels --programs 1000     # with Pallas kernels
+    python -m tests.oracle --runs --programs 1000        # recorded and read, too; with --devices or --kernels
 """

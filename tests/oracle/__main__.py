@@ -1,5 +1,5 @@
 """The command: `python -m tests.oracle`, with `--devices` for programs over several devices, and with `--kernels` for
-programs with Pallas kernels, and with `--watch` for `fx.watch`."""
+programs with Pallas kernels, and with `--watch` for `fx.watch`. With `--runs` each case is recorded and read, too."""
 
 from __future__ import annotations
 
@@ -25,10 +25,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     which.add_argument("--kernels", action="store_true", help="programs with Pallas kernels")
     which.add_argument("--watch", action="store_true", help="programs with planted NaN, which `fx.watch` must find")
     which.add_argument("--runner", choices=["library", "jax"], default="library", help="what to check")
+    parser.add_argument("--runs", action="store_true", help="record each case, and have another process read it")
     parser.add_argument("--chunk", nargs=3, help=argparse.SUPPRESS)  # of a process of the campaign
     options = parser.parse_args(arguments)
     chosen = [name for name in ("devices", "kernels", "watch") if getattr(options, name)]
-    campaign = CAMPAIGNS[chosen[0] if chosen else options.runner]
+    name = chosen[0] if chosen else options.runner
+    if options.runs:
+        name = f"runs {chosen[0]}" if chosen else "runs"
+        if name not in CAMPAIGNS or options.runner != "library":
+            parser.error("--runs goes with programs of the library: alone, with --devices, or with --kernels")
+    campaign = CAMPAIGNS[name]
     flags = os.environ.get("XLA_FLAGS", "")
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={campaign.devices}"
     if options.chunk is not None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import faulthandler
 import functools
 import pickle
+import random
 import resource
 import subprocess
 import sys
@@ -32,6 +34,8 @@ from tests.oracle.kernels.rewriting import check_both_ways
 from tests.oracle.language import FEATURES, JAX_FEATURES
 from tests.oracle.observe import NotInJax, Outcome
 from tests.oracle.runners import STUCK_AFTER, library, plain_jax
+from tests.oracle.runs import comparing as recording
+from tests.oracle.runs import mutating
 from tests.oracle.tally import Tally
 from tests.oracle.watching import planting as watching
 
@@ -59,6 +63,24 @@ def _features() -> frozenset[str]:
     return frozenset(FEATURES) - ({"native"} if jax.default_backend() != "cpu" else set())
 
 
+def _with_runs(campaign: Campaign, checker: Callable[[], Callable[[Any], list[Outcome]]]) -> Campaign:
+    """The campaign with run files: what another process reads of each case, and what `diff` finds between the case and
+    itself, and between it and a mutation."""
+
+    def checks_and_diffs() -> Callable[[Any], list[Outcome]]:
+        check = checker()
+
+        def check_and_diff(case: Any) -> list[Outcome]:
+            outcomes = check(case)
+            rng = random.Random(repr(case))
+            mutating.check(case, rng, [rng.choice(mutating.MUTATIONS)])
+            return outcomes
+
+        return check_and_diff
+
+    return dataclasses.replace(campaign, options=("--runs", *campaign.options), checker=checks_and_diffs)
+
+
 def _checks(runner: Callable[[], Any]) -> Callable[[], Callable[[Any], list[Outcome]]]:
     def checker() -> Callable[[Any], list[Outcome]]:
         made = runner()
@@ -67,7 +89,7 @@ def _checks(runner: Callable[[], Any]) -> Callable[[], Callable[[Any], list[Outc
     return checker
 
 
-CAMPAIGNS: Mapping[str, Campaign] = {
+_CAMPAIGNS: Mapping[str, Campaign] = {
     "library": Campaign(
         (), 4, lambda seed, number: cases.case_number(seed, number, _features()), compare.describe, _checks(library)
     ),
@@ -88,6 +110,14 @@ CAMPAIGNS: Mapping[str, Campaign] = {
         lambda: device_compare.check,
     ),
 }
+
+CAMPAIGNS: Mapping[str, Campaign] = {
+    **_CAMPAIGNS,
+    "runs": _with_runs(_CAMPAIGNS["library"], lambda: lambda case: [recording.check(case)]),
+    "runs devices": _with_runs(_CAMPAIGNS["devices"], lambda: recording.check_devices),
+    "runs kernels": _with_runs(_CAMPAIGNS["kernels"], lambda: lambda case: check_both_ways(case, recording.check)),
+}
+"""By name; those whose name begins with `runs` are recorded and read."""
 
 
 @contextlib.contextmanager

@@ -43,8 +43,9 @@ class Outcome:
     places: list[Place | None] | None = None  # of an expected outcome: where the record of each line should stand
 
 
-def expect(case: Case) -> Outcome:
-    outcome, reading = Outcome(rewritten=len(case.rewritten)), Reading(case.after_error == "stop", case.rewritten)
+def expect(case: Case, kind: type[Reading] = Reading) -> Outcome:
+    """What a reading of this kind expects of the case."""
+    outcome, reading = Outcome(rewritten=len(case.rewritten)), kind(case.after_error == "stop", case.rewritten)
     outcome.ends = ends = []
     state: tuple[int, ...] = ()
     committed: int | None = None  # to which device the state is

@@ -93,7 +93,7 @@ def _case(draw: Draw, size: int, features: frozenset[str]) -> DeviceCase:
 def _known(case: DeviceCase) -> DeviceCase:
     """The case, without failures if it would not be known which effects come after one."""
     stops = case.after_error == "stop" and any(map(_fails_in_loose_region, case.runs))
-    return _without_failures(case) if stops else case
+    return without_failures(case) if stops else case
 
 
 def _fails_in_loose_region(run: Run) -> bool:
@@ -102,13 +102,13 @@ def _fails_in_loose_region(run: Run) -> bool:
     return any(isinstance(s, Callback) and s.fails_at for s in statements((regions, run.program.functions)))
 
 
-def _without_failures(tree: Any) -> Any:
+def without_failures(tree: Any) -> Any:
     """The same, in which no callback raises."""
     if isinstance(tree, tuple):
-        return tuple(map(_without_failures, tree))
+        return tuple(map(without_failures, tree))
     if not dataclasses.is_dataclass(tree) or isinstance(tree, type):
         return tree
-    changes = {field.name: _without_failures(getattr(tree, field.name)) for field in dataclasses.fields(tree)}
+    changes = {field.name: without_failures(getattr(tree, field.name)) for field in dataclasses.fields(tree)}
     return dataclasses.replace(tree, **changes | ({"fails_at": 0} if isinstance(tree, Callback) else {}))
 
 

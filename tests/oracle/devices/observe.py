@@ -32,10 +32,12 @@ ALL_DEVICES = -1
 """Counts what all devices of a program have, in place of a device."""
 
 
-def expect(sequence: Sequence[Item], stops: bool = False) -> tuple[Outcome, list[tuple[str, int] | None]]:
-    """What one thread's sequence should do, and of which loose region and device each line is. `stops`: as of
-    `Reading`."""
-    outcome, reading = Outcome(), DeviceReading(stops)
+def expect(
+    sequence: Sequence[Item], stops: bool = False, kind: type[DeviceReading] = DeviceReading
+) -> tuple[Outcome, list[tuple[str, int] | None]]:
+    """What one thread's sequence should do by a reading of this kind, and of which loose region and device each line
+    is. `stops`: as of `Reading`."""
+    outcome, reading = Outcome(), kind(stops)
     state: tuple[int, ...] = ()
     number = 0
     for item in sequence:

@@ -7,6 +7,7 @@ whose grid has a size that only data says.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from tests.oracle.compare import check
 from tests.oracle.kernels.kernel import Kernel
@@ -18,8 +19,12 @@ from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.calls import Call
 
 
-def check_both_ways(case: Case) -> list[Outcome]:
+def check_both_ways(case: Case, check: Callable[[Case], Outcome] = check) -> list[Outcome]:
     """Checks a case as it is, and with those kernels rewritten that can be.
+
+    Args:
+      case: the case.
+      check: what checks each.
 
     Returns:
       What was expected of each.

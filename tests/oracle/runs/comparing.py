@@ -1,0 +1,209 @@
+"""Comparing what another process reads in a run file with what must have been recorded."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import difflib
+import functools
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import effects as fx
+from tests.oracle import compare
+from tests.oracle.devices import compare as device_compare
+from tests.oracle.devices.language import DeviceCase
+from tests.oracle.devices.observe import expect as expect_on_devices
+from tests.oracle.failures import settle_domains, unknown_labels
+from tests.oracle.host import in_lane
+from tests.oracle.language import DOMAINS, EFFECTS, Case, Run, T, kinds_of_labels, label_of, statements
+from tests.oracle.observe import Outcome, expect, without_signed_zeros
+from tests.oracle.runs.reader import Reader
+from tests.oracle.runs.recorded import RecordedDeviceReading, RecordedReading
+from tests.oracle.statements.callback import Callback
+from tests.oracle.tokens import Seen, compare_places
+
+CALLED = ("callback", "queued_apart", "jax.debug", "jax.io_callback")
+"""Effects whose text is a call, of which the line has the name. `jax.debug` is prints too."""
+
+
+ROOM = 64 << 20  # bytes of each file: the log of a kernel is one record
+
+
+@functools.cache
+def reader() -> Reader:
+    """The process that reads, one for all cases."""
+    return Reader()
+
+
+@contextlib.contextmanager
+def recorded(describe: Callable[[], str]) -> Iterator[Callable[[Callable[[list[dict[str, Any]]], list[str]]], None]]:
+    """Records what runs inside. It gets a function that reads the file, and raises an AssertionError with the program
+    if something is wrong with that, or with its records, as a function says."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "run.fx"))
+
+        def read(complain: Callable[[list[dict[str, Any]]], list[str]]) -> None:
+            recording.close()
+            answer = reader().ask("read", path)
+            complaints = compare_answer(answer) or complain(answer["records"])
+            if complaints:
+                raise AssertionError("\n".join(["read in the run file:", *complaints, "", describe()]))
+
+        with fx.record(path, max_bytes=ROOM) as recording:
+            yield read
+
+
+def check(case: Case) -> Outcome:
+    """Checks a case as `compare.check` does, and what another process reads of it."""
+    with recorded(lambda: compare.describe(case)) as read:
+        outcome = compare.check(case)
+        read(lambda records: compare_records(case, expect(case, RecordedReading), records))
+    return outcome
+
+
+def check_devices(case: DeviceCase) -> list[Outcome]:
+    """Checks a case over several devices as their `compare.check` does, and what another process reads of it."""
+    with recorded(lambda: device_compare.describe(case)) as read:
+        outcomes = device_compare.check(case)
+        read(lambda records: compare_device_records(case, records))
+    return outcomes
+
+
+# What was read in three ways.
+
+
+def compare_answer(answer: dict[str, Any]) -> list[str]:
+    """What is wrong between the records, the lines of `show`, and those of `show --json`."""
+    complaints = []
+    records, shown, as_json = answer["records"], answer["show"], answer["json"]
+    for name in ("show", "json"):
+        if answer[name]["status"] or answer[name]["errors"]:
+            complaints.append(f"{name} ended with {answer[name]['status']}: {answer[name]['errors']}")
+    if answer["lost"]:
+        complaints.append(f"{answer['lost']} records were lost")
+    objects = [json.loads(line) for line in as_json["output"].splitlines()]
+    if len(objects) != len(records):
+        return [*complaints, f"`show --json` has {len(objects)} records of {len(records)}"]
+    for record, object_ in zip(records, objects, strict=True):
+        for name, value in object_.items():
+            if name in record and record[name] != value:
+                complaints.append(f"`show --json` has the {name} {value!r} in place of {record[name]!r}")
+    lines = shown["output"].splitlines()
+    if len(lines) != len(records):
+        return [*complaints, f"`show` has {len(lines)} lines for {len(records)} records"]
+    for record, line in zip(records, lines, strict=True):
+        if record["effect"] == "print" or (record["effect"] == "jax.debug" and "(" not in record["text"]):
+            is_right = line == record["text"]
+        elif record["effect"] == "log":
+            is_right = line.startswith(f"{logging.getLevelName(record['level']):<8} {record['text']}")
+        else:
+            is_right = record["text"] in line
+        if not is_right:
+            complaints.append(f"`show` has the line {line!r} for {record}")
+    return complaints
+
+
+# The records.
+
+
+def line_of(record: dict[str, Any]) -> str:
+    """A record as the line that the reading has of it."""
+    text, lane = record["text"], in_lane(tuple(record["lane"]), record["grid"] and tuple(record["grid"]))
+    if record["effect"] == "check":
+        return text + lane
+    if record["effect"] == "log":
+        return f"{text} {logging.getLevelName(record['level'])}{lane}"
+    return text.split("(", 1)[0] if record["effect"] in CALLED else text
+
+
+def is_of_operation(record: dict[str, Any]) -> bool:
+    """Whether it says of an asynchronous operation that it has begun, of which there is no line."""
+    return record["effect"] == "async" or record["text"].startswith("async_")
+
+
+def seen_of(record: dict[str, Any]) -> Seen:
+    grid = None if record["grid"] is None else tuple(record["grid"])
+    return Seen(tuple(record["token"]), tuple(record["lane"]), record["device"], record["ordered"], grid)
+
+
+def named(runs: Any, lines: Iterable[str]) -> list[str]:
+    """The lines, of which those of callbacks are names only, as in their records."""
+    callbacks = {s.label for s in statements(runs) if isinstance(s, Callback)}
+    words = ((line.split(" ", 1)[0], line) for line in lines)
+    return [word if word in callbacks or word.endswith((".callback", ".asked")) else line for word, line in words]
+
+
+def _outcomes(
+    runs: Any, expected: Outcome, places: Sequence[T], records: Sequence[dict[str, Any]]
+) -> tuple[Outcome, Outcome, list[T]]:
+    """What is expected and what was read, without the functions of asynchronous operations, and the places that are
+    left. A file does not say of which operation such a function is: what it calls stands behind the program."""
+    labels = {label for label, kind in kinds_of_labels(runs).items() if kind == "async_host"}
+    records = [record for record in records if not is_of_operation(record) and label_of(line_of(record)) not in labels]
+    seen = dataclasses.replace(
+        expected, lines=without_signed_zeros(map(line_of, records)), tokens=[*map(seen_of, records)]
+    )
+    kept = [(line, at) for line, at in zip(expected.lines, places, strict=True) if label_of(line) not in labels]
+    before = expected.lines
+    expected = dataclasses.replace(expected, lines=named(runs, (line for line, _ in kept)), stopped=[])
+    if expected.ends is not None:
+        expected.ends = [sum(label_of(line) not in labels for line in before[:end]) for end in expected.ends]
+    return expected, seen, [at for _, at in kept]
+
+
+def compare_records(case: Case, expected: Outcome, records: Sequence[dict[str, Any]]) -> list[str]:
+    """What is wrong with the records of a case: their order in each domain, their texts, and their tokens."""
+    assert expected.places is not None
+    expected, seen, places = _outcomes(case.runs, expected, expected.places, records)
+    expected = settle_domains(case, dataclasses.replace(expected, places=places), seen)
+    kinds = kinds_of_labels(case.runs)
+    unordered = {label for label, kind in kinds.items() if not EFFECTS[kind]} | {"u"}
+    apart = {label for label, kind in kinds.items() if kind in DOMAINS}
+    unknown = unknown_labels(case, expected)
+
+    def split(lines: Iterable[str]) -> tuple[list[str], collections.Counter[str]]:
+        known = [line for line in lines if label_of(line) not in unknown]
+        ordered = [line for line in known if label_of(line) not in unordered]
+        ordered.sort(key=lambda line: label_of(line) in apart)  # domains know nothing of each other
+        return ordered, collections.Counter(line for line in known if label_of(line) in unordered)
+
+    complaints = difference(split(expected.lines), split(seen.lines))
+    if not complaints and expected.places is not None and not unknown:
+        complaints = compare_places(expected, seen, lambda line: label_of(line) in unordered)
+    return complaints
+
+
+def compare_device_records(case: DeviceCase, records: Sequence[dict[str, Any]]) -> list[str]:
+    """What is wrong with the records of a case over several devices."""
+    complaints = []
+    for number, sequence in enumerate(case.sequences):
+        runs = tuple(item for item in sequence if isinstance(item, Run))
+        several = len(case.sequences) > 1
+        own = [record for record in records if not several or record["text"].startswith(f"t{number}")]
+        expected, places = expect_on_devices(sequence, case.after_error == "stop", RecordedDeviceReading)
+        expected, seen, places = _outcomes(runs, expected, places, own)
+        texts = [(record["text"].split("(", 1)[0], record["device"]) for record in own]
+        complaints += device_compare.compare(sequence, expected, places, seen, texts)
+    return complaints
+
+
+Split = tuple[Sequence[str], collections.Counter[str]]
+
+
+def difference(expected: Split, seen: Split) -> list[str]:
+    """What is wrong with ordered lines, and with the counts of others."""
+    complaints = []
+    if [*expected[0]] != [*seen[0]]:
+        diff = difflib.unified_diff(expected[0], seen[0], "expected records", "read", lineterm="", n=3)
+        complaints.append("\n".join(diff))
+    for line in sorted(expected[1].keys() | seen[1].keys()):
+        want, got = expected[1][line], seen[1][line]
+        if want != got:
+            complaints.append(f"the unordered record {line!r} was read {got} times, not {want} times")
+    return complaints
