@@ -102,7 +102,7 @@ class Process:
         name: The name of the file, without its ending.
         run: What no other run of several processes has.
         command: What was started.
-        torn: How many records were begun and are not whole, as of a process that was killed, or are damaged.
+        torn: How many gaps there are, each of one or more records that are not whole, as a killed process leaves them.
         lost: How many records found no room in the file.
         unknown: How many records are of sites whose description is not there, or is damaged. They are of the effect
             `?`.

@@ -82,9 +82,12 @@ def _missing(run: Run, unshown: int) -> Iterator[str]:
     """Lines that say what is not shown, or otherwise than in its program."""
     yield from run.left_out
     for process in run.processes:
-        counts = {"which are not whole": process.torn, "which found no room": process.lost}
-        if what := ", ".join(f"{errors.counted(count, 'record')} {of}" for of, count in counts.items() if count):
-            yield UNWHOLE.format(path=process.path, what=what)
+        if process.torn:
+            yield UNWHOLE.format(
+                path=process.path, what=f"what is not whole in {errors.counted(process.torn, 'place')}"
+            )
+        if process.lost:
+            yield UNWHOLE.format(path=process.path, what=f"{errors.counted(process.lost, 'record')} without room")
     if unshown:
         yield UNSHOWN.format(records=errors.counted(unshown, "record"))
 

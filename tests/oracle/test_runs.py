@@ -1,4 +1,4 @@
-"""Run files against the oracle, in small numbers: what another process reads of random programs, and what `diff` finds."""
+"""Run files against the oracle, in small numbers: what another process reads, and what `diff` finds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASE = Case((Run(PROGRAM, (1, 2, 3)), Run(PROGRAM, (4, 2, 3))))
 
 @pytest.mark.parametrize("options", [[], ["--devices"], ["--kernels"]], ids=["plain", "devices", "kernels"])
 def test_random_programs_are_read_as_they_were_recorded(options: list[str]) -> None:
-    """The records, their order, their texts and tokens, in `show`, `show --json` and `effects.runs.read`; and `diff`."""
+    """Records, their order, texts and tokens, in `show`, `show --json` and `effects.runs.read`; and `diff`."""
     command = [sys.executable, "-m", "tests.oracle", "--runs", *options, "--programs", "2", "--seed", "0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "failed: 0" in done.stdout, done.stdout + done.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import itertools
 import pickle
 import random
@@ -84,10 +85,7 @@ def mutations(program: Program) -> Iterator[Mutation]:
             if not isinstance(effect, Effect | Log) or getattr(effect, "level", "") == "DEBUG":
                 continue
 
-            def mutated(kind: str, *changed: Any, labels: tuple[str, ...], until: int, of: Any) -> Mutation:
-                new = _replaced(program, path, (*block[:at], *changed, *block[until:]))
-                return Mutation(kind, program, new, labels, _domain(of) is not None)
-
+            mutated = functools.partial(_mutated, program, path, block, at)
             label = effect.label
             if effect.operands and not isinstance(first := effect.operands[0], Chain):
                 operands = (Binary("+", first, Literal(1)), *effect.operands[1:])
@@ -97,9 +95,24 @@ def mutations(program: Program) -> Iterator[Mutation]:
             added = Effect("ordered", f"{label}new", (Literal(5),))
             yield mutated("added", added, labels=(added.label,), until=at, of=added)
             behind = block[at + 1] if at + 1 < len(block) else None
-            if isinstance(behind, Effect | Log) and _domain(behind) == _domain(effect) is not None:
-                if getattr(behind, "level", "") != "DEBUG":
-                    yield mutated("moved", behind, effect, labels=(label, behind.label), until=at + 2, of=effect)
+            is_alike = isinstance(behind, Effect | Log) and _domain(behind) == _domain(effect) is not None
+            if is_alike and getattr(behind, "level", "") != "DEBUG":
+                yield mutated("moved", behind, effect, labels=(label, behind.label), until=at + 2, of=effect)
+
+
+def _mutated(
+    program: Program,
+    path: Any,
+    block: Any,
+    at: int,
+    kind: str,
+    *changed: Any,
+    labels: tuple[str, ...],
+    until: int,
+    of: Any,
+) -> Mutation:
+    new = _replaced(program, path, (*block[:at], *changed, *block[until:]))
+    return Mutation(kind, program, new, labels, _domain(of) is not None)
 
 
 AnyCase = Case | DeviceCase
