@@ -151,7 +151,7 @@ def test_what_found_no_room_is_not_said_to_go_on(path, capsys):
             step(i)
     text, [process] = last_of(capsys, path)
     assert process["missing"] > 0
-    assert f"The file lacks {process['missing']} records. So what is said to go on may have ended." in text
+    assert f"The file lacks {process['missing']} records or more. So what is said to go on may have ended." in text
 
 
 def test_program_whose_call_is_not_in_the_file_any_more_is_named(path, capsys):
