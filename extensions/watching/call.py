@@ -15,7 +15,7 @@ import jax
 
 from effects import _jax
 from effects.dispatch.calling.jit import jit
-from effects.extensions.watching.asked import Watch, has_any
+from effects.extensions.watching.asked import Watch, has_any, with_joined_lanes
 from effects.extensions.watching.each import Each
 from effects.extensions.watching.search import can_search, run_searched
 from effects.extensions.watching.tables import is_float
@@ -36,10 +36,10 @@ class Plain:
 def bind_watched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str, ...] = ()) -> Sequence[Any]:
     """Evaluates a jaxpr, with constants, with checks. What no result needs is not computed, and has none."""
     args, names = [*jaxpr.consts, *args], (*[""] * len(jaxpr.consts), *names)
-    jaxpr = _jax.without_dead_code(jaxpr)
+    jaxpr = with_joined_lanes(_jax.without_dead_code(jaxpr))
     if not has_any(jaxpr, watch):
         return _jax.evaluate(jaxpr, args)
-    searches = not watch.summary and can_search(jaxpr)
+    searches = not watch.summary and can_search(jaxpr, watch.mode == "stop")
 
     def run(*args: Any) -> list[Any]:
         return run_searched(jaxpr, args, watch, names) if searches else Each(watch).run(jaxpr, args, names)

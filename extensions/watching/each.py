@@ -14,6 +14,7 @@ from effects import _jax
 from effects.extensions.watching.asked import Watch, bodies_of, has_any, where_of
 from effects.extensions.watching.found import bind_found
 from effects.extensions.watching.summary import bind_summaries
+from effects.extensions.watching.tables import axes_across
 from effects.lowering.holders import Extra, find_holder
 
 _INLINED = {
@@ -26,9 +27,13 @@ _INLINED = {
 class Each:
     """Evaluates a jaxpr, and records each bad value that an equation makes of good ones, or what all values are."""
 
-    def __init__(self, watch: Watch, iterations: Iterable[Any] = (), around: tuple[Any, ...] = ()):
-        """`iterations`: the number of that of each loop around it; `around`: the lines of the equations around it."""
+    def __init__(
+        self, watch: Watch, iterations: Iterable[Any] = (), around: tuple[Any, ...] = (), path: tuple[Any, ...] = ()
+    ):
+        """`iterations`: the number of that of each loop around it; `around`: the lines of the equations around it;
+        `path`: their positions, see `Found.order`."""
         self._watch, self._iterations, self._around = watch, tuple(iterations), around
+        self._path, self._position = path, -1
         self._names: dict[int, tuple[str, Any]] = {}  # by its address what the user calls a value, and the value
 
     def run(self, jaxpr: Any, args: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
@@ -43,6 +48,7 @@ class Each:
 
     def _bind(self, eqn: Any, operands: list[Any]) -> Sequence[Any]:
         primitive, bodies = eqn.primitive, bodies_of(eqn)
+        self._position += 1
         if not any(has_any(body, self._watch) for body in bodies):
             outs = _jax.bind(eqn, operands)
             if primitive.name == "name":
@@ -66,9 +72,16 @@ class Each:
             return self._bind_region(eqn, operands)
         around = tuple(map(_jax.as_per_device, self._iterations))
         (first, step), lines = _counting(eqn), self._around
+        path = (*self._path, self._position, *({1: "+", -1: "-"}[step],) * bool(step))
+        condition_last = [*bodies_of(eqn)][::-1 if primitive is _jax.while_p else 1]
+
+        def rewrite(body: Any, after: int) -> Any:
+            which = next(at for at, each in enumerate(condition_last) if each is body)
+            return _body(body, self._watch, len(around), step, after, lines, (*path, which))
+
         extra = Extra(
             primitive.bind,
-            lambda body, after: _body(body, self._watch, len(around), step, after, lines),
+            rewrite,
             lambda body, state, args: (state, self.run(body, args)),
             consts=around,
             state=[_jax.as_per_device(jnp.int32(first))] if step else [],
@@ -79,9 +92,10 @@ class Each:
 
     def _bind_region(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         params, around, lines = eqn.params, self._iterations, self._around
+        path = (*self._path, self._position)
 
         def region(*args: Any) -> tuple[Any, ...]:
-            each = Each(self._watch, map(_jax.as_per_device, args[: len(around)]), lines)
+            each = Each(self._watch, map(_jax.as_per_device, args[: len(around)]), lines, path)
             return tuple(each.run(_jax.closed_jaxpr(params["jaxpr"]), args[len(around) :]))
 
         return jax.shard_map(
@@ -103,11 +117,14 @@ class Each:
         if made is False:
             return
         took = self._watch.any_bad(operands, name)
+        if took is not False and (axes := axes_across(eqn)):
+            took = jax.lax.pmax(_jax.as_per_device(took).astype(np.int32), axes) > 0
         names = [self._names.get(id(x), ("", None))[0] for x in operands]
         found = made if took is False else made & ~took
         if self._watch.search and self._watch.when is None and eqn.primitive.name == "pallas_call":
             self._look_inside(eqn, found, operands)
-        bind_found(self._watch, eqn, where, found, names, operands, outs, self._iterations)
+        order = (*self._path, self._position)
+        bind_found(self._watch, eqn, where, found, names, operands, outs, self._iterations, order)
 
     def _look_inside(self, eqn: Any, found: Any, operands: Sequence[Any]) -> None:
         """Simulates a kernel where `found` holds, if JAX can, and looks at each of its equations."""
@@ -116,7 +133,7 @@ class Each:
         if (params := pallas.as_simulated(eqn.params)) is None:
             return
         kernel = _jax.closed_jaxpr(params["jaxpr"])
-        lines = (*_jax.user_frames(eqn), *self._around)
+        lines, path = (*_jax.user_frames(eqn), *self._around), (*self._path, self._position, "grid")
         numbers = [jnp.reshape(each, (1, 1)).astype(np.float32) for each in self._iterations]
         for at in range(len(numbers)):
             plain = _jax.closed_jaxpr(params["jaxpr"])
@@ -126,7 +143,7 @@ class Each:
         added = pallas.named_inputs(params, _ITERATION)
 
         def look(*references: Any) -> list[Any]:
-            each = Each(self._watch, [references[at][0, 0].astype(np.int32) for at in added], lines)
+            each = Each(self._watch, [references[at][0, 0].astype(np.int32) for at in added], lines, path)
             return each.run(kernel, [x for at, x in enumerate(references) if at not in added])
 
         params = pallas.with_kernel(params, look)
@@ -151,7 +168,9 @@ def _counting(eqn: Any) -> tuple[int, int]:
 
 
 @_jax.weakref_lru_cache
-def _body(jaxpr: Any, watch: Watch, outer: int, step: int, after: int, lines: tuple[Any, ...]) -> Any:
+def _body(
+    jaxpr: Any, watch: Watch, outer: int, step: int, after: int, lines: tuple[Any, ...], path: tuple[Any, ...]
+) -> Any:
     """A body that takes the numbers of `outer` iterations around it ahead of all else, and in a loop its own behind its
     first `after` inputs, and gives the next one ahead of its results."""
     number, own, split = _jax.per_device(_jax.typeof(np.int32(0))), jaxpr.in_avals, outer + after
@@ -159,7 +178,8 @@ def _body(jaxpr: Any, watch: Watch, outer: int, step: int, after: int, lines: tu
 
     def run(*args: Any) -> list[Any]:
         mine = args[split : split + own_numbers]
-        outs = Each(watch, [*args[:outer], *mine], lines).run(jaxpr, [*args[outer:split], *args[split + own_numbers :]])
+        each = Each(watch, [*args[:outer], *mine], lines, path)
+        outs = each.run(jaxpr, [*args[outer:split], *args[split + own_numbers :]])
         return [*(x + step for x in mine), *outs]
 
     avals = [*[number] * outer, *own[:after], *[number] * own_numbers, *own[after:]]

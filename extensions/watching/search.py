@@ -45,14 +45,17 @@ from effects.lowering.summary import effects_of, summarize
 _numbers = itertools.count(1)
 
 
-def can_search(jaxpr: Any) -> bool:
-    """Whether a function can be run again: what it computes depends on its arguments alone."""
+def can_search(jaxpr: Any, ends: bool) -> bool:
+    """Whether a function can be run again: what it computes depends on its arguments alone. `ends`: whether its program
+    ends with what the search finds."""
     summary = summarize(jaxpr)
     if summary.awaits_results or summary.handlers or _jax.has_callbacks_of_jax(jaxpr) or _jax.has_state(jaxpr):
         return False
     for eqn in _jax.eqns_in(jaxpr):
         if effects_of(eqn.effects) and eqn.primitive is not effect_p and not any(_jax.jaxprs_in(eqn.params)):
             return False
+    if ends and any(eqn.primitive is _jax.shard_map_p for eqn in _jax.eqns_in(jaxpr)):
+        return False  # the search would need devices that wait for it
     return not (_jax.has_axis(jaxpr) or jax.sharding.get_abstract_mesh().manual_axes or _jax.is_in_kernel())
 
 
@@ -87,10 +90,10 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
             searches[search.search] = []
             again(*args)
             runtime.waiting.wait([*runtime.streams.own()], None, None)  # and raises nothing of others
-            found = searches.pop(search.search)
+            found = sorted(searches.pop(search.search), key=lambda each: each[0])
         if not found and not _takes_bad(jaxpr, args, watch):
             found = [_NOT_FOUND]
-        for where, of, fields, device, grid in found if watch.mode == "log" else found[:1]:
+        for _, where, of, fields, device, grid in found if watch.mode == "log" else found[:1]:
             place = record.lane, record.device if device is None else device, grid
             if watch.mode == "stop":
                 raise error_of(where or watch.where, read_fields(of, fields), STOPPED, *place)
@@ -106,7 +109,7 @@ _NO_TRIALS = {"xla_gpu_autotune_level": 0}
 2. The search compiles, and XLA waits with its trials until no program is being launched.
 """
 
-_NOT_FOUND: tuple[Any, ...] = None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}, None, ()
+_NOT_FOUND: tuple[Any, ...] = (), None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}, None, ()
 
 
 def _takes_bad(jaxpr: Any, args: Sequence[Any], watch: Watch) -> bool:
