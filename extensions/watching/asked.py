@@ -42,6 +42,7 @@ class Watch:
         backward: Whether what is watched is a backward pass that JAX made of the function.
         search: The number of the search for which it is run again; 0: it is not.
         summary: Whether what is computed is summarized, in place of all else.
+        results: Whether only what comes to a result is bad.
     """
 
     nan: bool
@@ -53,6 +54,7 @@ class Watch:
     backward: bool = False
     search: int = 0
     summary: bool = False
+    results: bool = False
 
     def makes(self, eqn: Any) -> bool:
         """Whether the watch looks at this equation."""

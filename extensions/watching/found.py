@@ -273,8 +273,11 @@ def bind_found(
     outs: Sequence[Any],
     around: Sequence[Any],
     order: tuple[Any, ...],
+    bad: Sequence[Any] = (),
 ) -> None:
-    """Records what an equation made of its operands, where `found` holds. `around`: the iterations of the loops."""
+    """Records what an equation made of its operands, where `found` holds. `around`: the iterations of the loops; `bad`:
+    which elements of its results are, in place of all that the watch takes for it."""
+    bad = [flags for flags, out in zip(bad, outs, strict=False) if is_numeric(_jax.typeof(out))]
     name = eqn.primitive.name
     outs = [out for out in outs if is_numeric(_jax.typeof(out))]
     shown = [(each, x) for each, x in zip(names, operands, strict=True) if is_numeric(_jax.typeof(x))][:_OPERANDS]
@@ -288,7 +291,7 @@ def bind_found(
     taken = [x for _, x in shown]
 
     def record(*given: Any) -> Any:
-        fields = _fields(watch, name, given[: len(taken)], given[len(taken) : len(taken) + len(outs)])
+        fields = _fields(watch, name, given[: len(taken)], given[len(taken) : len(taken) + len(outs)], bad)
         fields["iteration"] = jnp.stack(given[len(taken) + len(outs) :]) if around else jnp.zeros(0, np.int32)
         return bind_fields(watch, where, of, fields, order=order)
 
@@ -298,14 +301,14 @@ def bind_found(
     jax.lax.cond(found, record, nothing, *taken, *outs, *around)
 
 
-def _fields(watch: Watch, name: str, operands: Sequence[Any], outs: Sequence[Any]) -> dict[str, Any]:
+def _fields(watch: Watch, name: str, operands: Sequence[Any], outs: Sequence[Any], bad: Sequence[Any]) -> dict[str, Any]:
     real = jax.dtypes.canonicalize_dtype(np.float64)
 
     def flat(x: Any) -> Any:
         x = jnp.asarray(x).reshape(-1)
         return (jnp.abs(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x).astype(real)
 
-    bad = [watch.is_bad(out, name) for out in outs]
+    bad = bad or [watch.is_bad(out, name) for out in outs]
     flags = [jnp.zeros(out.size, bool) if b is None else b.reshape(-1) for out, b in zip(outs, bad, strict=True)]
     is_bad, values = jnp.concatenate(flags), jnp.concatenate([*map(flat, outs)])
     first = jnp.argmax(is_bad).astype(np.int32)

@@ -19,24 +19,24 @@ def _named(names: str) -> frozenset[str]:
 
 
 _MOVES = _named(
-    "reshape transpose broadcast_in_dim squeeze expand_dims rev copy copy_p optimization_barrier name "
+    "reshape transpose broadcast_in_dim squeeze rev copy optimization_barrier name "
     "device_put sharding_constraint mesh_cast reshard layout_constraint pbroadcast pvary pcast all_gather "
     "all_to_all ppermute slice dynamic_slice dynamic_update_slice concatenate pad select_n split tile gather real imag "
-    "stop_gradient after print_grad get swap"
+    "after print_grad get swap"
 )
 """They give values that they take, of all types."""
 
-_CHOOSES = _named("scatter neg abs max min clamp pmax pmin cummax cummin sort top_k sign floor ceil round")
+_CHOOSES = _named("scatter neg abs max min clamp cummax cummin sort top_k sign floor ceil round")
 """They give a value that they take, its opposite or a rounded one."""
 
 _BOUNDED = _named("tanh logistic erf erfc atan asinh")
 """They give neither NaN nor infinities, but of NaN and infinities."""
 
-_NO_NAN = _named("exp exp2 expm1 sinh cosh cbrt square integer_pow reduce_max reduce_min")
+_NO_NAN = _named("exp exp2 expm1 sinh cosh cbrt square integer_pow reduce_max reduce_min pmax pmin")
 """They give infinities, and NaN of NaN only."""
 
 _SHOWS_INFINITY = _named(
-    "reshape transpose broadcast_in_dim squeeze expand_dims rev copy copy_p name device_put "
+    "reshape transpose broadcast_in_dim squeeze rev copy name device_put "
     "sharding_constraint mesh_cast reshard pbroadcast pvary pcast concatenate neg abs floor ceil round add "
     "sub mul add_any sqrt square log log1p dot_general reduce_sum cumsum psum psum_invariant"
 )
@@ -53,7 +53,7 @@ _ACROSS = _named(
     "ragged_all_to_all reduce_scatter unreduced_psum unreduced_reduce_scatter pbroadcast"
 )
 
-_MOVES_ALL = _named("reshape transpose broadcast_in_dim squeeze expand_dims rev copy copy_p name neg abs")
+_MOVES_ALL = _named("reshape transpose broadcast_in_dim squeeze rev copy name neg abs")
 
 
 def is_float(aval: Any) -> bool:
@@ -80,7 +80,8 @@ def makes_bad(eqn: Any, nan: bool, inf: bool) -> bool:
     if name == "convert_element_type":
         source = eqn.invars[0].aval.dtype
         return inf and not (jnp.issubdtype(source, jnp.inexact) and float(jnp.finfo(source).max) <= float(to.max))
-    if any(jnp.issubdtype(var.aval.dtype, np.complexfloating) for var in (*eqn.invars, *eqn.outvars) if is_float(var.aval)):
+    avals = [var.aval for var in (*eqn.invars, *eqn.outvars)]
+    if any(is_float(aval) and jnp.issubdtype(aval.dtype, np.complexfloating) for aval in avals):
         return True
     return not (name in _CHOOSES or name in _BOUNDED or (name in _NO_NAN and not inf))
 
@@ -96,6 +97,8 @@ def shows_bad(eqn: Any, position: int, nan: bool, inf: bool) -> bool:
         return position == 1
     if name == "integer_pow":
         return eqn.params["y"] > 0 and nan
+    if name in ("max", "min") and jnp.issubdtype(result.dtype, np.complexfloating):  # which look at real parts first
+        return False
     if inf and name == "div":
         return nan and position == 0
     return name in ((_SHOWS_INFINITY if inf else _SHOWS_NAN) if nan else _MOVES_ALL)
