@@ -81,7 +81,7 @@ def watch(
             among them, while tracing, and returns which elements are bad: a boolean, or one for each. In place of
             `nan` and `inf`.
         sites: Which operations are looked at, as patterns with `*`: `"model.py"`, `"model.py:31"`, the name of a
-            function or of an operation such as `"log"`. By default all.
+            function or of an operation such as `"log"`. By default all. Patterns that name none are an error.
         results: Whether bad values are left alone that come to no result of `fun` or of its derivative, as behind a
             `jnp.where`. The first operation from which a result has a bad value is named.
         summary: In place of all this, what each operation computes is an event of `fx.log` that has the operation's
@@ -233,6 +233,7 @@ def _call_watched(fun: Callable[..., Any], watch: Watch, arguments: _Arguments, 
         return [leaf for leaf in leaves if _is_traced(leaf)]
 
     traced = jax.make_jaxpr(flat)(*arrays)
+    watch.check_sites(traced)
     outs = bind_watched(traced, arrays, watch, _names(fun, arguments.paths))
     return list(outs), _Known(*found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 import functools
 import operator
@@ -29,6 +30,11 @@ MSG_PREDICATE_FAILED = (
 MSG_PREDICATE_RETURNED = (
     "`when` of `fx.watch` at {where} returned {returned} for {type}, {what}. It returns a boolean "
     "for the array, or one for each element. Write a comparison, say `when=lambda x: abs(x) > 1e4`."
+)
+MSG_NO_SITES = (
+    "`fx.watch` at {where} was given sites={sites}, and the function has no such operation. They are patterns for the "
+    "operations of the function itself: a file, `file.py:12`, a function or an operation; those of a derivative are "
+    "named in `fx.watch(jax.grad(f))`. The nearest names are {near}."
 )
 
 Mode = Literal["raise", "log", "stop"]
@@ -67,10 +73,22 @@ class Watch:
         return found and (not self.sites or self._is_named(eqn))
 
     def _is_named(self, eqn: Any) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.sites for name in self._names(eqn))
+
+    def _names(self, eqn: Any) -> tuple[str, ...]:
         line, operation = where_of(eqn) or self.where, eqn.primitive.name
         place = f"{line.file}:{line.line}"
-        names = (operation, line.function, line.file, place, os.path.basename(line.file), os.path.basename(place))
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.sites for name in names)
+        return operation, line.function, line.file, place, os.path.basename(line.file), os.path.basename(place)
+
+    def check_sites(self, jaxpr: Any) -> None:
+        """Raises if `sites` name no operation of a function."""
+        eqns = [*_jax.eqns_in(jaxpr)]
+        if not self.sites or any(map(self._is_named, eqns)):
+            return
+        known = sorted({name for eqn in eqns for name in self._names(eqn)})
+        near = [each for site in self.sites for each in difflib.get_close_matches(site, known, cutoff=0)]
+        names = ", ".join(map(repr, dict.fromkeys(near))) or "nothing, since it computes nothing"
+        raise ValueError(MSG_NO_SITES.format(where=self.where, sites=errors.shown(self.sites), near=names))
 
     def shows(self, eqn: Any, position: int) -> bool:
         """Whether a bad value in this operand is one in the only result."""

@@ -18,7 +18,7 @@ from effects import _jax
 from effects._api.check import CHECK, Check, End
 from effects._api.log import LOG, Event
 from effects._model.content import Report, described_by
-from effects._model.filter import Filter
+from effects._model.filter import NO_LEVEL, Filter
 from effects._model.function import HostFunction
 from effects._model.line import Line
 from effects._model.operand import Operand, take_arguments
@@ -259,7 +259,6 @@ def ending(function: Callable[..., Any]) -> End:
 
 
 _NOTHING = Operand((), np.dtype(np.int32), np.dtype(np.int32))
-FILTER = Filter(level=logging.ERROR)
 _EVENT = "non_finite"
 
 
@@ -335,8 +334,10 @@ def bind_fields(
     def stop(*, record: Record, **fields: Any) -> NoReturn:
         raise error_of(record.where, read_fields(of, fields), STOPPED, record.lane, record.device)
 
+    level = NO_LEVEL
     if watch.mode == "log" and not watch.search:
+        level = Filter(level=logging.ERROR)
         content = FoundEvent(_EVENT, logging.ERROR, tuple(fields), of=of, place=place)
     elif watch.mode == "stop" and not watch.search:
         content = ending(stop)
-    return effect_p.bind(*operands, site=Site(effect, content, leaves, tree, where, filter=FILTER))
+    return effect_p.bind(*operands, site=Site(effect, content, leaves, tree, where, filter=level))
