@@ -30,8 +30,8 @@ class Each:
     def __init__(
         self, watch: Watch, iterations: Iterable[Any] = (), around: tuple[Any, ...] = (), path: tuple[Any, ...] = ()
     ):
-        """`iterations`: the number of that of each loop around it, behind those of `Kept` if only results count; `around`: the lines of the equations around it;
-        `path`: their positions, see `Found.order`."""
+        """`iterations`: the number of that of each loop around it, behind those of `Kept` if only results count;
+        `around`: the lines of the equations around it; `path`: their positions, see `Found.order`."""
         self._watch, self._iterations, self._around = watch, tuple(iterations), around
         self._path, self._position = path, -1
         self._names: dict[int, tuple[str, Any]] = {}  # by its address what the user calls a value, and the value

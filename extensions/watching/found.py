@@ -300,7 +300,9 @@ def bind_found(
     jax.lax.cond(found, record, nothing, *taken, *outs, *around)
 
 
-def _fields(watch: Watch, name: str, operands: Sequence[Any], outs: Sequence[Any], bad: Sequence[Any]) -> dict[str, Any]:
+def _fields(
+    watch: Watch, name: str, operands: Sequence[Any], outs: Sequence[Any], bad: Sequence[Any]
+) -> dict[str, Any]:
     real = jax.dtypes.canonicalize_dtype(np.float64)
 
     def flat(x: Any) -> Any:
