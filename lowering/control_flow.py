@@ -117,7 +117,7 @@ def _while_token_rule(
         if any(effect.ordered for effect in effects_of(cond_jaxpr.effects)):
             names = ", ".join(sorted(map(str, ctx.effects)))
             raise errors.MissingTokenRule(MSG_MISSING_MASK.format(effects=names, primitive="while", where=ctx.where))
-        cond_jaxpr, body_jaxpr = _without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, params["body_nconsts"])
+        cond_jaxpr, body_jaxpr = without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, params["body_nconsts"])
         args = (*args[:cond_nconsts], *args)
         params["body_nconsts"] += cond_nconsts
     region = in_region()
@@ -127,22 +127,31 @@ def _while_token_rule(
         )
 
 
-def _without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int) -> tuple[Any, Any]:
+LANES = "lanes that go on"
+
+
+def without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int) -> tuple[Any, Any]:
     """A loop whose condition differs between lanes as JAX lowers it: while any lane goes on, the body runs for all of
     them, effects included, and what it makes of those that have ended is dropped.
 
-    The body then takes the condition's constants ahead of its own.
+    The body then takes the condition's constants ahead of its own, and evaluates the condition once more, in a call
+    named `LANES`.
     """
 
+    def goes_on(*flat: Any) -> Any:
+        return _jax.evaluate(cond_jaxpr, flat)[0]
+
+    goes_on.__name__ = LANES
+
     def condition(*flat: Any) -> list[Any]:
-        return [_jax.evaluate(cond_jaxpr, flat)[0].any()]
+        return [goes_on(*flat).any()]
 
     def body(*flat: Any) -> list[Any]:
         consts, rest, carry = flat[:cond_nconsts], flat[cond_nconsts:], flat[cond_nconsts + body_nconsts :]
         after = _jax.evaluate(body_jaxpr, rest)
-        [goes_on] = _jax.evaluate(cond_jaxpr, [*consts, *carry])
+        lanes = jax.jit(goes_on)(*consts, *carry)
         return [
-            jnp.where(jax.lax.expand_dims(goes_on, range(goes_on.ndim, new.ndim)), new, old)
+            jnp.where(jax.lax.expand_dims(lanes, range(lanes.ndim, new.ndim)), new, old)
             for new, old in zip(after, carry, strict=True)
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -40,6 +41,10 @@ MSG_SUMMARY = (
     "`fx.watch` at {where} was given `summary` and something to look for. Summaries are of all values, and are logged. "
     "Pass `summary=True` and `sites` alone, or leave `summary` out."
 )
+MSG_RESULTS = (
+    "`fx.watch` at {where} was given `results` and `when` or `summary`. A result has a NaN or an infinity from an "
+    "operation, and what a predicate finds from no single one. Leave one of them out."
+)
 _MODES = ("raise", "log", "stop")
 
 P = ParamSpec("P")
@@ -54,6 +59,7 @@ def watch(
     when: Callable[[Any], Any] | None = None,
     sites: str | Sequence[str] | None = None,
     *,
+    results: bool = False,
     summary: bool = False,
     mode: Literal["raise", "log", "stop"] = "raise",
 ) -> Callable[P, R]:
@@ -75,7 +81,9 @@ def watch(
             among them, while tracing, and returns which elements are bad: a boolean, or one for each. In place of
             `nan` and `inf`.
         sites: Which operations are looked at, as patterns with `*`: `"model.py"`, `"model.py:31"`, the name of a
-            function or of an operation such as `"log"`. By default all.
+            function or of an operation such as `"log"`. By default all. Patterns that name none are an error.
+        results: Whether bad values are left alone that come to no result of `fun` or of its derivative, as behind a
+            `jnp.where`. The first operation from which a result has a bad value is named.
         summary: In place of all this, what each operation computes is an event of `fx.log` that has the operation's
             name and line, with the fields `min`, `max`, `mean` and `norm` of the finite elements, the shares `zeros`
             and `nonfinite`, and in a loop `iteration`. So `effects diff` compares two runs operation by operation.
@@ -114,25 +122,53 @@ def watch(
         raise TypeError(MSG_WHEN.format(where=where, when=errors.shown(when)))
     if summary and (when is not None or inf or mode != "raise"):
         raise ValueError(MSG_SUMMARY.format(where=where))
+    if results and (when is not None or summary):
+        raise ValueError(MSG_RESULTS.format(where=where))
     if when is None and not nan and not inf:
         raise ValueError(MSG_NOTHING.format(where=where))
     patterns: tuple[Any, ...] = tuple(sites or ()) if isinstance(sites, (tuple, list, type(None))) else (sites,)
     if not all(isinstance(pattern, str) and pattern for pattern in patterns):
         raise TypeError(MSG_SITES.format(where=where, sites=errors.shown(sites)))
-    asked = Watch(bool(nan), bool(inf), when, patterns, mode, where, summary=bool(summary))
+    asked = Watch(bool(nan), bool(inf), when, patterns, mode, where, summary=bool(summary), results=bool(results))
 
-    def call(arguments: _Arguments, arrays: Sequence[Any]) -> Any:
-        return _call_watched(fun, asked, arguments, arrays)
+    def call(f: Callable[..., Any], arguments: _Arguments, arrays: Sequence[Any]) -> Any:
+        return _call_watched(f, asked, arguments, arrays)
 
-    program = jit(call, static_argnums=0)
+    program = jit(call, static_argnums=(0, 1))
+
+    def run(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        arguments, arrays = _Arguments.take(args, kwargs)
+        outs, known = (program if _jax.runs_now() and arguments.is_hashable else call)(f, arguments, arrays)
+        return known.fill(outs)
+
+    def on_state(state: Any, graph: Any) -> Any:
+        nnx = sys.modules["flax.nnx"]
+        with nnx.merge_context("fx.watch", inner=True) as context:
+            args, kwargs = context.merge(graph, state)
+        out = fun(*args, **kwargs)
+        with nnx.split_context("fx.watch") as context:
+            return context.split((args, kwargs, out))
 
     @functools.wraps(fun)
     def watching(*args: P.args, **kwargs: P.kwargs) -> R:
-        arguments, arrays = _Arguments.take(args, kwargs)
-        outs, known = (program if _jax.runs_now() and arguments.is_hashable else call)(arguments, arrays)
-        return known.fill(outs)
+        nnx = sys.modules.get("flax.nnx")
+        if nnx is None or not _has_modules(nnx, (args, kwargs)):
+            return run(fun, *args, **kwargs)
+        # Modules are mutable objects that may share parts. So their state goes in and out, and updates them.
+        with nnx.update_context("fx.watch"):
+            with nnx.split_context("fx.watch") as context:
+                graph, state = context.split((args, kwargs))
+            graph, state = run(on_state, state, graph)
+            with nnx.merge_context("fx.watch", inner=False) as context:
+                return context.merge(graph, state)[-1]
 
     return watching
+
+
+def _has_modules(nnx: Any, tree: Any) -> bool:
+    """Whether there are mutable objects of Flax's among the nodes of a tree."""
+    kinds = (nnx.Variable, nnx.Object)
+    return any(isinstance(x, kinds) for x in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, kinds)))
 
 
 @jax.tree_util.register_static
@@ -197,6 +233,7 @@ def _call_watched(fun: Callable[..., Any], watch: Watch, arguments: _Arguments, 
         return [leaf for leaf in leaves if _is_traced(leaf)]
 
     traced = jax.make_jaxpr(flat)(*arrays)
+    watch.check_sites(traced)
     outs = bind_watched(traced, arrays, watch, _names(fun, arguments.paths))
     return list(outs), _Known(*found)
 

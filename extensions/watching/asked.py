@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 import functools
 import operator
@@ -18,6 +19,7 @@ from effects import _errors as errors
 from effects import _jax
 from effects._model.where import MAX_CALLERS, Where
 from effects.extensions.watching.tables import is_float, is_numeric, makes_bad, shows_bad
+from effects.lowering.control_flow import LANES, without_lanes
 from effects.lowering.holders import find_holder
 
 MSG_PREDICATE_FAILED = (
@@ -28,6 +30,11 @@ MSG_PREDICATE_FAILED = (
 MSG_PREDICATE_RETURNED = (
     "`when` of `fx.watch` at {where} returned {returned} for {type}, {what}. It returns a boolean "
     "for the array, or one for each element. Write a comparison, say `when=lambda x: abs(x) > 1e4`."
+)
+MSG_NO_SITES = (
+    "`fx.watch` at {where} was given sites={sites}, and the function has no such operation. They are patterns for the "
+    "operations of the function itself: a file, `file.py:12`, a function or an operation; those of a derivative are "
+    "named in `fx.watch(jax.grad(f))`. The nearest names are {near}."
 )
 
 Mode = Literal["raise", "log", "stop"]
@@ -41,6 +48,7 @@ class Watch:
         backward: Whether what is watched is a backward pass that JAX made of the function.
         search: The number of the search for which it is run again; 0: it is not.
         summary: Whether what is computed is summarized, in place of all else.
+        results: Whether only what comes to a result is bad.
     """
 
     nan: bool
@@ -52,22 +60,35 @@ class Watch:
     backward: bool = False
     search: int = 0
     summary: bool = False
+    results: bool = False
 
     def makes(self, eqn: Any) -> bool:
         """Whether the watch looks at this equation."""
         if self.summary:
             found = any(is_float(var.aval) for var in eqn.outvars)
         elif self.when is not None:
-            found = any(is_numeric(var.aval) for var in eqn.outvars)
+            found = any(is_numeric(var.aval) and 0 not in var.aval.shape for var in eqn.outvars)
         else:
             found = makes_bad(eqn, self.nan, self.inf)
         return found and (not self.sites or self._is_named(eqn))
 
     def _is_named(self, eqn: Any) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.sites for name in self._names(eqn))
+
+    def _names(self, eqn: Any) -> tuple[str, ...]:
         line, operation = where_of(eqn) or self.where, eqn.primitive.name
         place = f"{line.file}:{line.line}"
-        names = (operation, line.function, line.file, place, os.path.basename(line.file), os.path.basename(place))
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.sites for name in names)
+        return operation, line.function, line.file, place, os.path.basename(line.file), os.path.basename(place)
+
+    def check_sites(self, jaxpr: Any) -> None:
+        """Raises if `sites` name no operation of a function."""
+        eqns = [*_jax.eqns_in(jaxpr)]
+        if not self.sites or any(map(self._is_named, eqns)):
+            return
+        known = sorted({name for eqn in eqns for name in self._names(eqn)})
+        near = [each for site in self.sites for each in difflib.get_close_matches(site, known, cutoff=0)]
+        names = ", ".join(map(repr, dict.fromkeys(near))) or "nothing, since it computes nothing"
+        raise ValueError(MSG_NO_SITES.format(where=self.where, sites=errors.shown(self.sites), near=names))
 
     def shows(self, eqn: Any, position: int) -> bool:
         """Whether a bad value in this operand is one in the only result."""
@@ -75,9 +96,11 @@ class Watch:
 
     def is_bad(self, x: Any, operation: str) -> Any:
         """Which elements of a value are bad; None if they can't be."""
+        if not is_numeric(aval := _jax.typeof(x)) or 0 in aval.shape:
+            return None
         if self.when is not None:
-            return self._is_true(self.when, x, operation) if is_numeric(_jax.typeof(x)) else None
-        if not is_float(_jax.typeof(x)):
+            return self._is_true(self.when, x, operation)
+        if not is_float(aval):
             return None
         x = x if jnp.finfo(x.dtype).bits > 8 else x.astype(np.float32)
         return jnp.isnan(x) if not self.inf else ~jnp.isfinite(x) if self.nan else jnp.isinf(x)
@@ -113,14 +136,41 @@ def any_of(flags: list[Any]) -> Any:
 
 
 def bodies_of(eqn: Any) -> list[Any]:
-    """The jaxprs of an equation in which equations are looked at. A rule for `vmap` is still to come, and what
-    another `fx.watch` watches is its own."""
-    is_left = eqn.primitive is _jax.custom_vmap_p or eqn.primitive.name == "watch"
+    """The jaxprs of an equation in which equations are looked at. A rule for `vmap` is still to come, what another
+    `fx.watch` watches is its own, and a loop's condition is looked at where the loop has it."""
+    is_left = eqn.primitive in (_jax.custom_vmap_p,) or eqn.primitive.name == "watch" or eqn.params.get("name") == LANES
     if is_left or not (eqn.primitive is _jax.shard_map_p or find_holder(eqn.primitive) is not None):
         return []
     values = [x for value in eqn.params.values() for x in (value if isinstance(value, tuple) else (value,))]
     with_constants = {id(x.jaxpr): x for x in values if _jax.is_closed(x)}  # `jaxprs_in` has them without before 0.11
     return [with_constants.get(id(x)) or _jax.closed_jaxpr(x) for x in _jax.jaxprs_in(eqn.params)]
+
+
+@_jax.weakref_lru_cache
+def with_joined_lanes(jaxpr: Any) -> Any:
+    """The jaxpr with a single condition for all lanes of a loop."""
+
+    def has_lanes(eqn: Any) -> bool:
+        return eqn.primitive is _jax.while_p and bool(_jax.closed_jaxpr(eqn.params["cond_jaxpr"]).out_avals[0].shape)
+
+    def inside(body: Any) -> Any:
+        joined = with_joined_lanes(_jax.closed_jaxpr(body))
+        return joined if _jax.is_closed(body) else _jax.open_jaxpr(joined)
+
+    def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        if any(map(has_lanes, (each for body in _jax.jaxprs_in(eqn.params) for each in _jax.eqns_in(body)))):
+            eqn = _jax.with_jaxprs(eqn, inside)
+        if has_lanes(eqn):
+            own = [eqn.params[name] for name in ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")]
+            cond, body = without_lanes(*own)
+            count = eqn.params["body_nconsts"] + eqn.params["cond_nconsts"]
+            eqn = eqn.replace(params={**eqn.params, "cond_jaxpr": cond, "body_jaxpr": body, "body_nconsts": count})
+            operands = [*operands[: eqn.params["cond_nconsts"]], *operands]
+        return _jax.bind(eqn, operands)
+
+    if not any(map(has_lanes, _jax.eqns_in(jaxpr))):
+        return jaxpr
+    return _jax.trace_to_jaxpr(lambda *args: _jax.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
 
 
 @_jax.weakref_lru_cache

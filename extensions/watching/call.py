@@ -15,11 +15,17 @@ import jax
 
 from effects import _jax
 from effects.dispatch.calling.jit import jit
-from effects.extensions.watching.asked import Watch, has_any
+from effects.extensions.watching.asked import Watch, has_any, with_joined_lanes
 from effects.extensions.watching.each import Each
 from effects.extensions.watching.search import can_search, run_searched
 from effects.extensions.watching.tables import is_float
 from effects.lowering.holders import Extra, holds
+
+MSG_NO_RESULTS = (
+    "`fx.watch` at {where} was given `results` for a function with a `jax.shard_map` around or inside, a reference "
+    "from outside, or a callback of JAX's or whose result it awaits. From where a result has a bad value is found by "
+    "running the function again, which these are not for. Leave `results` out."
+)
 
 watch_p: _jax.Primitive = _jax.Primitive("watch")
 watch_p.multiple_results = True
@@ -36,10 +42,13 @@ class Plain:
 def bind_watched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str, ...] = ()) -> Sequence[Any]:
     """Evaluates a jaxpr, with constants, with checks. What no result needs is not computed, and has none."""
     args, names = [*jaxpr.consts, *args], (*[""] * len(jaxpr.consts), *names)
-    jaxpr = _jax.without_dead_code(jaxpr)
+    jaxpr = with_joined_lanes(_jax.without_dead_code(jaxpr))
     if not has_any(jaxpr, watch):
         return _jax.evaluate(jaxpr, args)
-    searches = not watch.summary and can_search(jaxpr)
+    searches = not watch.summary and can_search(jaxpr, watch.mode == "stop")
+    regions = any(eqn.primitive is _jax.shard_map_p for eqn in _jax.eqns_in(jaxpr))
+    if watch.results and (regions or not searches):
+        raise ValueError(MSG_NO_RESULTS.format(where=watch.where))
 
     def run(*args: Any) -> list[Any]:
         return run_searched(jaxpr, args, watch, names) if searches else Each(watch).run(jaxpr, args, names)

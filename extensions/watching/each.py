@@ -11,9 +11,10 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from effects import _jax
-from effects.extensions.watching.asked import Watch, bodies_of, has_any, where_of
-from effects.extensions.watching.found import bind_found
+from effects.extensions.watching.asked import Watch, any_of, bodies_of, has_any, where_of
+from effects.extensions.watching.found import bind_fields, bind_found
 from effects.extensions.watching.summary import bind_summaries
+from effects.extensions.watching.tables import axes_across, is_numeric
 from effects.lowering.holders import Extra, find_holder
 
 _INLINED = {
@@ -26,9 +27,13 @@ _INLINED = {
 class Each:
     """Evaluates a jaxpr, and records each bad value that an equation makes of good ones, or what all values are."""
 
-    def __init__(self, watch: Watch, iterations: Iterable[Any] = (), around: tuple[Any, ...] = ()):
-        """`iterations`: the number of that of each loop around it; `around`: the lines of the equations around it."""
+    def __init__(
+        self, watch: Watch, iterations: Iterable[Any] = (), around: tuple[Any, ...] = (), path: tuple[Any, ...] = ()
+    ):
+        """`iterations`: the number of that of each loop around it, behind those of `Kept` if only results count;
+        `around`: the lines of the equations around it; `path`: their positions, see `Found.order`."""
         self._watch, self._iterations, self._around = watch, tuple(iterations), around
+        self._path, self._position = path, -1
         self._names: dict[int, tuple[str, Any]] = {}  # by its address what the user calls a value, and the value
 
     def run(self, jaxpr: Any, args: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
@@ -43,11 +48,14 @@ class Each:
 
     def _bind(self, eqn: Any, operands: list[Any]) -> Sequence[Any]:
         primitive, bodies = eqn.primitive, bodies_of(eqn)
+        self._position += 1
         if not any(has_any(body, self._watch) for body in bodies):
             outs = _jax.bind(eqn, operands)
             if primitive.name == "name":
                 self._name(outs[0], eqn.params["name"])
             if not bodies and self._watch.makes(eqn):
+                if self._watch.results:
+                    return self._repair(eqn, operands, outs)
                 self._look(eqn, operands, outs)
             return outs
         before, self._around = self._around, (*_jax.user_frames(eqn), *self._around)
@@ -66,22 +74,35 @@ class Each:
             return self._bind_region(eqn, operands)
         around = tuple(map(_jax.as_per_device, self._iterations))
         (first, step), lines = _counting(eqn), self._around
+        path = (*self._path, self._position, *{0: (), 1: ("+",), -1: ("-",)}[step])
+        bodies = sorted(bodies_of(eqn), key=lambda body: not _ends_loop(eqn, body))  # a loop's condition is the first
+
+        def rewrite(body: Any, after: int) -> Any:
+            which = next(at for at, each in enumerate(bodies) if each is body)
+            avals = tuple(map(_jax.typeof, around))
+            return _body(body, self._watch, avals, step, after, lines, (*path, which), _ends_loop(eqn, body))
+
         extra = Extra(
             primitive.bind,
-            lambda body, after: _body(body, self._watch, len(around), step, after, lines),
+            rewrite,
             lambda body, state, args: (state, self.run(body, args)),
             consts=around,
             state=[_jax.as_per_device(jnp.int32(first))] if step else [],
         )
         holder = find_holder(primitive)
         assert holder is not None
-        return holder(extra, *operands, **eqn.params)
+        outs = holder(extra, *operands, **eqn.params)
+        if self._watch.results and primitive is _jax.while_p:
+            fields = {"trips": extra.state[0], "iteration": jnp.zeros(0, np.int32)}
+            bind_fields(self._watch, self._watch.where, (), fields)
+        return outs
 
     def _bind_region(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         params, around, lines = eqn.params, self._iterations, self._around
+        path = (*self._path, self._position)
 
         def region(*args: Any) -> tuple[Any, ...]:
-            each = Each(self._watch, map(_jax.as_per_device, args[: len(around)]), lines)
+            each = Each(self._watch, map(_jax.as_per_device, args[: len(around)]), lines, path)
             return tuple(each.run(_jax.closed_jaxpr(params["jaxpr"]), args[len(around) :]))
 
         return jax.shard_map(
@@ -93,6 +114,30 @@ class Each:
             check_vma=params["check_vma"],
         )(*around, *operands)
 
+    def _repair(self, eqn: Any, operands: list[Any], outs: Sequence[Any]) -> list[Any]:
+        """The results, less what the equation makes bad by itself and is not kept: it does so of good values too."""
+        watch, name, kept = self._watch, eqn.primitive.name, Kept(self._iterations[0], self._order())
+        clean = _jax.bind(eqn, [_where(watch.is_bad(x, name), 1, x) for x in operands])
+        repaired, shown, before = list[Any](), list[Any](), 0
+        for out, new in zip(outs, clean, strict=True):
+            keep, show = kept.elements(before, out)
+            bad = None if watch.is_bad(out, name) is None else watch.is_bad(out, name) & watch.is_bad(new, name)
+            repaired.append(out if bad is None else _where(bad & ~keep, 0, out))
+            shown.append(None if bad is None else bad & show)
+            before += out.size if is_numeric(_jax.typeof(out)) else 0
+        where = where_of(eqn, self._around) or watch.where
+        names = [self._names.get(id(x), ("", None))[0] for x in operands]
+        found = any_of([bad.any() for bad in shown if bad is not None])
+        if found is not False:
+            order = (*self._path, self._position)
+            bind_found(watch, eqn, where, found, names, operands, outs, self._iterations[1:], order, shown)
+        return repaired
+
+    def _order(self) -> list[Any]:
+        """What stands in program order where `place_of` has it, in the program."""
+        numbers, signs = iter(self._iterations[1:]), {"+": 1, "-": -1}
+        return [signs[x] * next(numbers) if x in signs else x for x in (*self._path, self._position)]
+
     def _look(self, eqn: Any, operands: Sequence[Any], outs: Sequence[Any]) -> None:
         name = eqn.primitive.name
         where = where_of(eqn, self._around) or self._watch.where
@@ -103,11 +148,14 @@ class Each:
         if made is False:
             return
         took = self._watch.any_bad(operands, name)
+        if took is not False and (axes := axes_across(eqn)):
+            took = jax.lax.pmax(_jax.as_per_device(took).astype(np.int32), axes) > 0
         names = [self._names.get(id(x), ("", None))[0] for x in operands]
         found = made if took is False else made & ~took
         if self._watch.search and self._watch.when is None and eqn.primitive.name == "pallas_call":
             self._look_inside(eqn, found, operands)
-        bind_found(self._watch, eqn, where, found, names, operands, outs, self._iterations)
+        order = (*self._path, self._position)
+        bind_found(self._watch, eqn, where, found, names, operands, outs, self._iterations, order)
 
     def _look_inside(self, eqn: Any, found: Any, operands: Sequence[Any]) -> None:
         """Simulates a kernel where `found` holds, if JAX can, and looks at each of its equations."""
@@ -116,7 +164,7 @@ class Each:
         if (params := pallas.as_simulated(eqn.params)) is None:
             return
         kernel = _jax.closed_jaxpr(params["jaxpr"])
-        lines = (*_jax.user_frames(eqn), *self._around)
+        lines, path = (*_jax.user_frames(eqn), *self._around), (*self._path, self._position, "grid")
         numbers = [jnp.reshape(each, (1, 1)).astype(np.float32) for each in self._iterations]
         for at in range(len(numbers)):
             plain = _jax.closed_jaxpr(params["jaxpr"])
@@ -126,7 +174,7 @@ class Each:
         added = pallas.named_inputs(params, _ITERATION)
 
         def look(*references: Any) -> list[Any]:
-            each = Each(self._watch, [references[at][0, 0].astype(np.int32) for at in added], lines)
+            each = Each(self._watch, [references[at][0, 0].astype(np.int32) for at in added], lines, path)
             return each.run(kernel, [x for at, x in enumerate(references) if at not in added])
 
         params = pallas.with_kernel(params, look)
@@ -142,6 +190,40 @@ _ITERATION = "effects: iteration "
 """How the inputs of a kernel are called that say the iterations around it, with a number behind."""
 
 
+class Kept:
+    """Which bad values a search leaves as they are: those that stand ahead of one in program order.
+
+    `numbers`: the most iterations of a loop; of the last operation that is kept the first element that is shown and the
+    last that is kept, and its place.
+    """
+
+    def __init__(self, numbers: Any, order: Sequence[Any]):
+        place, self._numbers = numbers[3 : 3 + len(order)], numbers
+        self._is_ahead, self._is_last = np.bool_(False), np.bool_(True)
+        for position, own in enumerate(order):
+            self._is_ahead |= self._is_last & (own < place[position])
+            self._is_last &= own == place[position]
+
+    def elements(self, before: int, x: Any) -> tuple[Any, Any]:
+        """Which elements of a result are kept, and which are shown. `before`: how many other results have."""
+        index = before + jnp.arange(x.size, dtype=np.int32).reshape(x.shape)
+        kept = self._is_ahead | (self._is_last & (index <= self._numbers[2]))
+        return kept, ~self._is_last | (index >= self._numbers[1])
+
+
+def depth_of(jaxpr: Any) -> int:
+    """How long the longest place in program order is."""
+    return 1 + max((2 + depth_of(body) for eqn in jaxpr.eqns for body in bodies_of(eqn)), default=0)
+
+
+def _where(bad: Any, value: float, x: Any) -> Any:
+    return x if bad is None else jnp.where(bad, jnp.asarray(value, x.dtype), x)
+
+
+def _ends_loop(eqn: Any, body: Any) -> bool:
+    return eqn.primitive is _jax.while_p and body is eqn.params["cond_jaxpr"]
+
+
 def _counting(eqn: Any) -> tuple[int, int]:
     """The number of a loop's first iteration, and what each adds: an iteration has the number of its elements. 0 where
     there is no loop."""
@@ -151,16 +233,29 @@ def _counting(eqn: Any) -> tuple[int, int]:
 
 
 @_jax.weakref_lru_cache
-def _body(jaxpr: Any, watch: Watch, outer: int, step: int, after: int, lines: tuple[Any, ...]) -> Any:
-    """A body that takes the numbers of `outer` iterations around it ahead of all else, and in a loop its own behind its
+def _body(
+    jaxpr: Any,
+    watch: Watch,
+    around: tuple[Any, ...],
+    step: int,
+    after: int,
+    lines: tuple[Any, ...],
+    path: tuple[Any, ...],
+    ends_loop: bool,
+) -> Any:
+    """A body that takes the numbers of the iterations around it ahead of all else, and in a loop its own behind its
     first `after` inputs, and gives the next one ahead of its results."""
+    outer = len(around)
     number, own, split = _jax.per_device(_jax.typeof(np.int32(0))), jaxpr.in_avals, outer + after
     own_numbers = 1 if step else 0
 
     def run(*args: Any) -> list[Any]:
         mine = args[split : split + own_numbers]
-        outs = Each(watch, [*args[:outer], *mine], lines).run(jaxpr, [*args[outer:split], *args[split + own_numbers :]])
+        each = Each(watch, [*args[:outer], *mine], lines, path)
+        outs = each.run(jaxpr, [*args[outer:split], *args[split + own_numbers :]])
+        if ends_loop and watch.results:  # what is repaired may never end it
+            outs = [outs[0] & (mine[0] < args[0][0])]
         return [*(x + step for x in mine), *outs]
 
-    avals = [*[number] * outer, *own[:after], *[number] * own_numbers, *own[after:]]
+    avals = [*around, *own[:after], *[number] * own_numbers, *own[after:]]
     return _jax.trace_to_jaxpr(run, avals, like=jaxpr)

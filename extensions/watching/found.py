@@ -18,7 +18,7 @@ from effects import _jax
 from effects._api.check import CHECK, Check, End
 from effects._api.log import LOG, Event
 from effects._model.content import Report, described_by
-from effects._model.filter import Filter
+from effects._model.filter import NO_LEVEL, Filter
 from effects._model.function import HostFunction
 from effects._model.line import Line
 from effects._model.operand import Operand, take_arguments
@@ -162,29 +162,55 @@ def error_of(
     return failure
 
 
-_raised: dict[int, int] = {}
-"""By stream, the epoch of the last program of which a bad value was raised. Only drain threads write it."""
+_raised: dict[int, tuple[int, Any, NonFinite | None]] = {}
+"""By stream, the epoch of the last program of which a bad value was raised, the place of that in program order, and the
+error where it was found without a search. Only drain threads write it."""
 
 
-def is_first(token: Sequence[int]) -> bool:
-    """Whether this is the first record of its program that is raised."""
-    known, _raised[token[STREAM]] = _raised.get(token[STREAM]), token[EPOCH]
-    return known != token[EPOCH]
+def is_first(token: Sequence[int], place: Any = (), failure: NonFinite | None = None) -> bool:
+    """Whether this is the first record of its program that is raised. Devices go on by themselves, so that one may come
+    later and stand before that in program order: then the error says it."""
+    known = _raised.get(token[STREAM])
+    if known is None or known[0] != token[EPOCH]:
+        _raised[token[STREAM]] = token[EPOCH], place, failure
+        return True
+    _, other, raised = known
+    if failure is not None and raised is not None and place < other:
+        raised.args = failure.args
+        vars(raised).update(vars(failure))
+        _raised[token[STREAM]] = token[EPOCH], place, raised
+    return False
+
+
+def place_of(order: tuple[Any, ...], iteration: Iterable[int], device: int | None, grid: Sequence[int]) -> Any:
+    """Where a bad value stands in program order, by operation and then by device. See `Found.order`."""
+    numbers, place = iter(map(int, iteration)), list[float]()
+    for each in order:
+        signs = {"+": 1, "-": -1}
+        place += map(int, grid) if each == "grid" else [signs[each] * next(numbers) if each in signs else each]
+    return [*place, math.inf], -1 if device is None else device
 
 
 searches: dict[int, list[tuple[Any, ...]]] = {}
-"""By its number, what a search has found: of each bad value the line, what `read_fields` takes, what a record says of
-it, the device if it is in a per-device region, and the place in a kernel's grid."""
+"""By its number, what a search has found: of each bad value the place in program order, the line, what `read_fields`
+takes, what a record says of it, the device if it is in a per-device region, and the place in a kernel's grid."""
 
 
 @described_by("watch")
 @dataclasses.dataclass(frozen=True)
 class Found(Check):
-    """A bad value that is raised: of each call of a program the first."""
+    """A bad value that is raised: of each call of a program the first.
+
+    Attributes:
+        order: The position of the operation, behind those of the equations that it is in. Behind a loop or a branch
+            stands which body it is. "+" and "-" stand for the number of an iteration, forward and backward, and "grid"
+            for the place in a grid.
+    """
 
     of: tuple[Any, ...] = ()  # see `read_fields`
     search: int = 0  # which search has found it, whose records are read later; 0: none
     place: tuple[Any, ...] = ()  # lane, device and place in a grid, where the record does not say it
+    order: tuple[Any, ...] = ()
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         return fields if self.search else read_fields(self.of, fields)
@@ -196,10 +222,14 @@ class Found(Check):
         for record in records:
             if self.search:
                 device = record.device if in_region(record.token[PHASE]) else None
-                searches[self.search].append((record.where, self.of, record.fields, device, record.grid or ()))
-            elif self.place or is_first(record.token):
-                lane, device, grid = self.place or (record.lane, record.device, ())
-                report(error_of(record.where, record.fields, _WENT_ON, tuple(lane), device, tuple(grid)))
+                place = place_of(self.order, record.fields["iteration"], device, record.grid or ())
+                searches[self.search].append((place, record.where, self.of, record.fields, device, record.grid or ()))
+                continue
+            lane, device, grid = self.place or (record.lane, record.device, ())
+            failure = error_of(record.where, record.fields, _WENT_ON, tuple(lane), device, tuple(grid))
+            place = place_of(self.order, record.fields["iteration"], device, ())
+            if self.place or is_first(record.token, place, failure):
+                report(failure)
 
 
 @described_by("watch_log")
@@ -229,7 +259,6 @@ def ending(function: Callable[..., Any]) -> End:
 
 
 _NOTHING = Operand((), np.dtype(np.int32), np.dtype(np.int32))
-FILTER = Filter(level=logging.ERROR)
 _EVENT = "non_finite"
 
 
@@ -242,8 +271,12 @@ def bind_found(
     operands: Sequence[Any],
     outs: Sequence[Any],
     around: Sequence[Any],
+    order: tuple[Any, ...],
+    bad: Sequence[Any] = (),
 ) -> None:
-    """Records what an equation made of its operands, where `found` holds. `around`: the iterations of the loops."""
+    """Records what an equation made of its operands, where `found` holds. `around`: the iterations of the loops; `bad`:
+    which elements of its results are, in place of all that the watch takes for it."""
+    bad = [flags for flags, out in zip(bad, outs, strict=False) if is_numeric(_jax.typeof(out))]
     name = eqn.primitive.name
     outs = [out for out in outs if is_numeric(_jax.typeof(out))]
     shown = [(each, x) for each, x in zip(names, operands, strict=True) if is_numeric(_jax.typeof(x))][:_OPERANDS]
@@ -257,9 +290,9 @@ def bind_found(
     taken = [x for _, x in shown]
 
     def record(*given: Any) -> Any:
-        fields = _fields(watch, name, given[: len(taken)], given[len(taken) : len(taken) + len(outs)])
+        fields = _fields(watch, name, given[: len(taken)], given[len(taken) : len(taken) + len(outs)], bad)
         fields["iteration"] = jnp.stack(given[len(taken) + len(outs) :]) if around else jnp.zeros(0, np.int32)
-        return bind_fields(watch, where, of, fields)
+        return bind_fields(watch, where, of, fields, order=order)
 
     def nothing(*_: Any) -> list[Any]:
         return [_jax.as_per_device(jnp.int32(0))] if watch.mode == "stop" and not watch.search else []
@@ -267,14 +300,16 @@ def bind_found(
     jax.lax.cond(found, record, nothing, *taken, *outs, *around)
 
 
-def _fields(watch: Watch, name: str, operands: Sequence[Any], outs: Sequence[Any]) -> dict[str, Any]:
+def _fields(
+    watch: Watch, name: str, operands: Sequence[Any], outs: Sequence[Any], bad: Sequence[Any]
+) -> dict[str, Any]:
     real = jax.dtypes.canonicalize_dtype(np.float64)
 
     def flat(x: Any) -> Any:
         x = jnp.asarray(x).reshape(-1)
         return (jnp.abs(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x).astype(real)
 
-    bad = [watch.is_bad(out, name) for out in outs]
+    bad = bad or [watch.is_bad(out, name) for out in outs]
     flags = [jnp.zeros(out.size, bool) if b is None else b.reshape(-1) for out, b in zip(outs, bad, strict=True)]
     is_bad, values = jnp.concatenate(flags), jnp.concatenate([*map(flat, outs)])
     first = jnp.argmax(is_bad).astype(np.int32)
@@ -285,17 +320,26 @@ def _fields(watch: Watch, name: str, operands: Sequence[Any], outs: Sequence[Any
     return {"at": jnp.stack([first, is_bad.sum(dtype=np.int32)]), "values": jnp.stack(numbers)}
 
 
-def bind_fields(watch: Watch, where: Where, of: tuple[Any, ...], fields: Any, place: tuple[Any, ...] = ()) -> Any:
+def bind_fields(
+    watch: Watch,
+    where: Where,
+    of: tuple[Any, ...],
+    fields: Any,
+    place: tuple[Any, ...] = (),
+    order: tuple[Any, ...] = (),
+) -> Any:
     """Records what `read_fields` reads."""
     operands, leaves, tree = take_arguments((), fields, "fx.watch", where)
-    content: Any = Found(_EVENT, of=of, search=watch.search, place=place)
+    content: Any = Found(_EVENT, of=of, search=watch.search, place=place, order=order)
     effect = WATCH if watch.search else LOG if watch.mode == "log" else CHECK
 
     def stop(*, record: Record, **fields: Any) -> NoReturn:
         raise error_of(record.where, read_fields(of, fields), STOPPED, record.lane, record.device)
 
+    level = NO_LEVEL
     if watch.mode == "log" and not watch.search:
+        level = Filter(level=logging.ERROR)
         content = FoundEvent(_EVENT, logging.ERROR, tuple(fields), of=of, place=place)
     elif watch.mode == "stop" and not watch.search:
         content = ending(stop)
-    return effect_p.bind(*operands, site=Site(effect, content, leaves, tree, where, filter=FILTER))
+    return effect_p.bind(*operands, site=Site(effect, content, leaves, tree, where, filter=level))

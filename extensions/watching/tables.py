@@ -1,6 +1,7 @@
 """Which primitives can make a bad value of good ones, and which show a bad operand in their result.
 
-What no table names can make one, and hides none that is known.
+A primitive that no table names can make one, and shows none. `tests/extensions/watching/test_primitives.py` holds the
+tables to what the primitives do, over all types.
 """
 
 from __future__ import annotations
@@ -18,38 +19,41 @@ def _named(names: str) -> frozenset[str]:
 
 
 _MOVES = _named(
-    "reshape transpose broadcast_in_dim squeeze expand_dims rev copy copy_p optimization_barrier name "
+    "reshape transpose broadcast_in_dim squeeze rev copy optimization_barrier name "
     "device_put sharding_constraint mesh_cast reshard layout_constraint pbroadcast pvary pcast all_gather "
-    "all_to_all ppermute slice dynamic_slice dynamic_update_slice concatenate pad select_n scatter split tile "
-    "gather iota rng_bit_generator real imag conj complex neg abs max min clamp reduce_max reduce_min argmax "
-    "argmin pmax pmin cummax cummin sort top_k sign floor ceil round reduce_precision stop_gradient "
-    "select_and_gather_add select_if_vmap maybe_set after print_grad get swap masked_load masked_swap"
+    "all_to_all ppermute slice dynamic_slice dynamic_update_slice concatenate pad select_n split tile gather real imag "
+    "after print_grad get swap"
 )
-"""They give values that they take, or their opposites."""
+"""They give values that they take, of all types."""
 
-_BOUNDED = _named("tanh logistic erf erfc atan atan2 asinh")
-"""They give neither NaN nor infinities, but of NaN."""
+_CHOOSES = _named("scatter neg abs max min clamp cummax cummin sort top_k sign floor ceil round")
+"""They give a value that they take, its opposite or a rounded one."""
 
-_NO_NAN = _named("exp exp2 expm1 sinh cosh cbrt square one_minus_square integer_pow nextafter")
+_BOUNDED = _named("tanh logistic erf erfc atan asinh")
+"""They give neither NaN nor infinities, but of NaN and infinities."""
+
+_NO_NAN = _named("exp exp2 expm1 sinh cosh cbrt square integer_pow reduce_max reduce_min pmax pmin")
 """They give infinities, and NaN of NaN only."""
 
-_SHOWS_NAN = _named(
-    "reshape transpose broadcast_in_dim squeeze expand_dims rev copy copy_p name device_put "
-    "sharding_constraint mesh_cast reshard pbroadcast pvary pcast concatenate neg abs floor ceil round "
-    "reduce_precision add sub mul div rem add_any max min sqrt rsqrt cbrt square one_minus_square log log1p exp "
-    "exp2 expm1 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh logistic erf erfc erf_inv dot_general "
-    "reduce_sum reduce_prod cumsum cumprod psum psum_invariant"
-)
-"""NaN in an operand is NaN in the result."""
-
 _SHOWS_INFINITY = _named(
-    "reshape transpose broadcast_in_dim squeeze expand_dims rev copy copy_p name device_put "
+    "reshape transpose broadcast_in_dim squeeze rev copy name device_put "
     "sharding_constraint mesh_cast reshard pbroadcast pvary pcast concatenate neg abs floor ceil round add "
     "sub mul add_any sqrt square log log1p dot_general reduce_sum cumsum psum psum_invariant"
 )
 """An infinity in an operand is an infinity or NaN in the result."""
 
-_MOVES_ALL = _named("reshape transpose broadcast_in_dim squeeze expand_dims rev copy copy_p name neg abs")
+_SHOWS_NAN = _SHOWS_INFINITY | _named(
+    "reduce_precision div rem max min rsqrt cbrt one_minus_square exp exp2 expm1 sin cos tan asin acos atan sinh cosh "
+    "tanh asinh acosh atanh logistic erf erfc erf_inv reduce_prod cumprod"
+)
+"""NaN in an operand is NaN in the result."""
+
+_ACROSS = _named(
+    "psum psum_invariant pmax pmin ppermute all_gather all_gather_invariant all_gather_reduced all_to_all "
+    "ragged_all_to_all reduce_scatter unreduced_psum unreduced_reduce_scatter pbroadcast"
+)
+
+_MOVES_ALL = _named("reshape transpose broadcast_in_dim squeeze rev copy name neg abs")
 
 
 def is_float(aval: Any) -> bool:
@@ -63,25 +67,23 @@ def is_numeric(aval: Any) -> bool:
 
 def makes_bad(eqn: Any, nan: bool, inf: bool) -> bool:
     """Whether an equation can give a bad value if it takes none."""
-    floats = [var.aval for var in eqn.outvars if is_float(var.aval)]
+    floats = [var.aval for var in eqn.outvars if is_float(var.aval) and 0 not in var.aval.shape]
     if not floats:
         return False
-    name = eqn.primitive.name
+    name, to = eqn.primitive.name, jnp.finfo(floats[0].dtype)
     if name == "gather":  # which fills in what lies outside
         return nan and "FILL" in str(eqn.params["mode"])
-    if name == "convert_element_type":
-        to, source = jnp.finfo(floats[0].dtype), eqn.invars[0].aval.dtype
-        is_narrower = not jnp.issubdtype(source, jnp.inexact) or float(jnp.finfo(source).max) > float(to.max)
-        return is_narrower and (inf or not _has_infinity(floats[0].dtype))
     if name in _MOVES:
         return False
-    if any(jnp.issubdtype(aval.dtype, np.complexfloating) for aval in floats):
+    if to.bits < 16:  # its type may have no infinity, no zero or no NaN
         return True
-    return not (name in _BOUNDED or (name in _NO_NAN and not inf))
-
-
-def _has_infinity(dtype: Any) -> bool:
-    return bool(np.isinf(np.asarray(np.inf, dtype).astype(np.float32)))
+    if name == "convert_element_type":
+        source = eqn.invars[0].aval.dtype
+        return inf and not (jnp.issubdtype(source, jnp.inexact) and float(jnp.finfo(source).max) <= float(to.max))
+    avals = [var.aval for var in (*eqn.invars, *eqn.outvars)]
+    if any(is_float(aval) and jnp.issubdtype(aval.dtype, np.complexfloating) for aval in avals):
+        return True
+    return not (name in _CHOOSES or name in _BOUNDED or (name in _NO_NAN and not inf))
 
 
 def shows_bad(eqn: Any, position: int, nan: bool, inf: bool) -> bool:
@@ -90,11 +92,21 @@ def shows_bad(eqn: Any, position: int, nan: bool, inf: bool) -> bool:
         return False
     name = eqn.primitive.name
     if name == "convert_element_type":
-        return is_float(eqn.invars[0].aval)
+        return is_float(eqn.invars[0].aval) and jnp.finfo(result.dtype).bits >= 16
     if name == "dynamic_update_slice":
         return position == 1
     if name == "integer_pow":
         return eqn.params["y"] > 0 and nan
+    if name in ("max", "min") and jnp.issubdtype(result.dtype, np.complexfloating):  # which look at real parts first
+        return False
     if inf and name == "div":
         return nan and position == 0
     return name in ((_SHOWS_INFINITY if inf else _SHOWS_NAN) if nan else _MOVES_ALL)
+
+
+def axes_across(eqn: Any) -> tuple[str, ...]:
+    """The named axes along which an equation takes values of other devices or lanes."""
+    if eqn.primitive.name not in _ACROSS:
+        return ()
+    axes = eqn.params.get("axes", eqn.params.get("axis_name"))
+    return tuple(axis for axis in (axes if isinstance(axes, (tuple, list)) else (axes,)) if isinstance(axis, str))

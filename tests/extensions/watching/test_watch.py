@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import re
 
 import jax
@@ -277,8 +278,6 @@ def test_sites(pattern):
 
     f = fx.jit(fx.watch(lambda x: lax.log(x) + _root(x), sites=pattern))
     assert _raised(f, X).operation == ("log" if pattern == "test_watch.py" else "sqrt")
-    fx.jit(fx.watch(_log, sites="other.py"))(X)
-    meet_barrier()
 
 
 def test_arguments_are_passed_as_they_are():
@@ -323,6 +322,13 @@ def test_callers_are_named():
     assert error.callers[0].line == inspect.getsourcelines(f)[1] + 2
 
 
+REFERENCE = jax.new_ref(X)
+
+
+def _reads_outside(x):
+    return jnp.log(x) + REFERENCE[...]
+
+
 SYMBOLIC = jax.ShapeDtypeStruct(jax.export.symbolic_shape("n"), jnp.float32)
 REFUSED = [
     (lambda: fx.watch(3), TypeError, "was given 3 as its function"),
@@ -331,6 +337,9 @@ REFUSED = [
     (lambda: fx.watch(_log, when=3), TypeError, "was given when=3"),
     (lambda: fx.watch(_log, sites=3), TypeError, "was given sites=3"),
     (lambda: fx.watch(_log, sites=["a", ""]), TypeError, "was given sites="),
+    (lambda: fx.watch(_log, sites="lgo")(X), ValueError, r"no such operation.*The nearest names are 'log'"),
+    (lambda: fx.watch(_log, when=abs, results=True), ValueError, "was given `results` and `when`"),
+    (lambda: fx.watch(_reads_outside, results=True)(X), ValueError, "was given `results` for a function"),
     (lambda: fx.watch(_log, when=lambda x: x.foo)(X), TypeError, "`when` of `fx.watch` at .* failed for float32"),
     (lambda: fx.watch(_log, when=lambda x: x)(X), TypeError, r"returned float32\[\] for float32"),
     (lambda: fx.watch(_log, when=lambda x: (x > 0)[None])(A), TypeError, r"returned bool\[1,3\] for float32"),
@@ -475,3 +484,234 @@ def test_summary_of_symbolic_shapes_is_exported():
     exported = fx.export(fx.jit(fx.watch(_log, summary=True)))(SYMBOLIC)
     [record] = _events(fx.deserialize(exported.serialize()).call, abs(A))
     assert record.event == "log" and record.fields["min"] == 0
+
+
+@pytest.fixture
+def quiet_logger():
+    logger = logging.getLogger("effects")
+    logger.setLevel(logging.CRITICAL + 1)
+    yield
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.mark.parametrize("mode", ["raise", "stop"])
+def test_level_of_a_logger_has_no_part_in_the_search(mode, quiet_logger):
+    """An error is no line: it comes whatever the loggers leave out."""
+    with pytest.raises(fx.NonFinite, match="`log` made nan"):
+        jax.block_until_ready(fx.jit(fx.watch(_log, mode=mode))(X))
+        fx.effects_barrier()
+    with contextlib.suppress(fx.EffectError):
+        meet_barrier()
+
+
+def test_records_of_a_search_have_texts():
+    """Handlers of all effects can show what a search records."""
+    with fx.add_handler(fx.ListHandler()) as handler:
+        _raised(fx.jit(fx.watch(_log)), X)
+    assert all("made nan" in record.text or "fx.watch" in record.text for record in handler.records)
+    assert {record.effect for record in handler.records} == {"watch", "check"}
+
+
+MESH = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+PART = jax.sharding.PartitionSpec("d")
+
+
+def _on_devices(f):
+    return jax.shard_map(f, mesh=MESH, in_specs=PART, out_specs=PART)
+
+
+ON_DEVICES = {
+    "carried by a collective": (lambda x: lax.pmean(jnp.log(x), "d") + x, "log", 2),
+    "carried by a permutation": (lambda x: lax.ppermute(jnp.log(x), "d", [(2, 0), (0, 2)]), "log", 2),
+    "a later one on an earlier device": (lambda x: (jnp.sqrt(x + 2), jnp.log(x - 2)), "sqrt", 2),
+    "in a later iteration": (
+        lambda x: lax.fori_loop(0, 3, lambda i, y: jnp.sqrt(y - 3 + i) + jnp.log(4 - x), jnp.sqrt(x + 3)), "sqrt", 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("name", ON_DEVICES)
+def test_device_that_made_the_value_is_named(name, inside):
+    """By operation, then by device: not the collective that carried the value, nor a later operation of another."""
+    f, operation, device = ON_DEVICES[name]
+    program = _on_devices(fx.watch(f)) if inside else fx.watch(_on_devices(f))
+    error = _raised(fx.jit(program), jnp.float32([1, 2, -3, 4]))
+    assert (error.operation, error.device) == (operation, device), str(error)
+
+
+def test_collective_takes_what_other_devices_were_given():
+    """A bad argument on one device is no fault of the collective that carries it to the others."""
+    fx.jit(fx.watch(_on_devices(lambda x: lax.pmean(x, "d") * x)))(jnp.float32([1, jnp.nan, 3, 4]))
+    meet_barrier()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("f", [jnp.log, lambda x: lax.psum(jnp.log(x), "d") + x], ids=["alone", "with a collective"])
+def test_stop_on_devices(f, inside):
+    """A program over several devices ends on all of them, without a deadlock that the supervisor would have to end."""
+    program = _on_devices(fx.watch(f, mode="stop")) if inside else fx.watch(_on_devices(f), mode="stop")
+    with pytest.raises(fx.NonFinite, match="`log` made nan.*device 2"):
+        jax.block_until_ready(fx.jit(program)(jnp.float32([1, 2, -3, 4])))
+    with contextlib.suppress(fx.EffectError):
+        meet_barrier()
+
+
+def _halves(x):
+    return lax.while_loop(lambda x: x < 10, lambda x: x * 2 + 0 * jnp.sqrt(x - 3), x)
+
+
+def _asks(x):
+    return lax.while_loop(lambda x: ~(jnp.log(x) > 5), lambda x: jnp.where(x < 0, 1e9, x - 1), x)
+
+
+LANES = [(_halves, [4, 1, 5], "sqrt", 0, 1), (_asks, [3, 2, 4], "log", 3, 1), (_asks, [200, 300], None, 0, 0)]
+
+
+@pytest.mark.parametrize(("f", "xs", "operation", "iteration", "lane"), LANES)
+def test_loop_over_lanes(f, xs, operation, iteration, lane):
+    """A loop whose condition differs between lanes is watched inside and outside of the `vmap`."""
+    xs = jnp.float32(xs)
+    if operation is None:
+        fx.jit(fx.watch(jax.vmap(f)))(xs)
+        return meet_barrier()
+    error = _raised(fx.jit(fx.watch(jax.vmap(f))), xs)
+    assert (error.operation, error.iteration, error.index) == (operation, (iteration,), (lane,))
+    error = _raised(fx.jit(jax.vmap(fx.watch(f))), xs)
+    assert (error.operation, error.iteration, error.lane) == (operation, (iteration,), (lane,))
+
+
+EMPTY = {
+    "an operation": lambda x, y: (jnp.log(x), jnp.log(y)),
+    "an operand": lambda x, y: jnp.concatenate([x, jnp.log(y)]),
+    "a product": lambda x, y: x[None] @ x[:, None] + jnp.log(y),
+    "a loop": lambda x, y: lax.scan(lambda c, x: (c + jnp.log(x), jnp.log(x)), jnp.log(y), x),
+    "lanes": lambda x, y: (jax.vmap(jnp.log)(x), jnp.log(y)),
+}
+
+
+@pytest.mark.parametrize("when", [None, jnp.isnan])
+@pytest.mark.parametrize("name", EMPTY)
+def test_empty_arrays(name, when):
+    """An array without elements has no bad one, and hides none."""
+    error = _raised(fx.jit(fx.watch(EMPTY[name], when=when)), jnp.zeros(0), jnp.float32([-1]))
+    assert (error.operation, error.index) == ("log", (0,))
+
+
+RULES = [lambda x: jnp.arctan2(x, x).sum(), jnp.linalg.norm, lambda x: (jnp.sqrt(x) * x).sum(), lambda x: (x**x).sum()]
+
+
+@pytest.mark.parametrize("f", RULES)
+def test_rules_of_derivatives_are_watched_inside_and_outside(f):
+    """What `jax.grad(fx.watch(f))` finds is what `fx.watch(jax.grad(f))` finds."""
+    errors = [_raised(fx.jit(g), jnp.zeros(2)) for g in (jax.grad(fx.watch(f)), fx.watch(jax.grad(f)))]
+    assert errors[0].operation == errors[1].operation and errors[0].where == errors[1].where
+
+
+def _lanes_of_a_cond(x):
+    return jax.vmap(lambda x: lax.cond(x > 0, jnp.log, lambda x: x, x))(x)
+
+
+def _safe_norm(x):
+    squared = (x * x).sum()
+    return jnp.where(squared > 0, jnp.sqrt(jnp.where(squared > 0, squared, 1)), 0)
+
+
+MASKS = {  # what masks, good arguments, the same with a fault, and what makes it
+    "where": (lambda x: jnp.where(x > 0, jnp.log(x), 0).sum(), [1, -2], lambda x: jnp.sqrt(x), "sqrt"),
+    "log of a probability": (lambda p: jax.scipy.special.xlogy(p, p).sum(), [0, 1], lambda p: jnp.log(p - 1), "log"),
+    "support of a density": (
+        lambda x: jnp.where(jnp.abs(x) < 1, jnp.log1p(-x * x), -jnp.inf).max(), [0, 3], lambda x: jnp.arcsin(x), "asin",
+    ),
+    "branches of lanes": (lambda x: _lanes_of_a_cond(x).sum(), [1, -2], lambda x: (x - x) / (x - x), "div"),
+    "mean of what is there": (jnp.nanmean, [1, np.nan], lambda x: jnp.sqrt(x - 2), "sqrt"),
+    "safe norm": (_safe_norm, [0, 0], lambda x: x / jnp.linalg.norm(x), "div"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("around", [lambda f: f, jax.grad], ids=["value", "gradient"])
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_are_no_alarm_and_hide_no_fault(name, around):
+    """With `results=True` what is masked away is left alone, and what comes to a result is found."""
+    mask, xs, plant, operation = MASKS[name]
+    xs = jnp.float32(xs)
+    good = around(mask)(xs)
+    if not bool(jnp.isnan(good).any()):  # of some masks the derivative is NaN
+        fx.jit(around(fx.watch(mask, results=True)))(xs)
+        meet_barrier()
+    error = _raised(fx.jit(fx.watch(lambda x: (mask(x), plant(x)), results=True)), xs)
+    assert error.operation == operation
+
+
+SOURCES = [
+    (lambda x: jnp.where(x > 0, jnp.log(x - 2), 0), "log", (0,), ()),
+    (lambda x: jnp.where(x > 0, jnp.sqrt(jnp.log(x)), 0), "sqrt", (2,), ()),
+    (lambda x: jnp.where(x > 2, jnp.log(2 - x), 0), "log", (3,), ()),
+    (lambda x: lax.scan(lambda c, x: (c + jnp.where(x > 2, jnp.log(2 - x), 0), x), 0.0, x)[0], "log", (), (3,)),
+]
+
+
+@pytest.mark.parametrize(("f", "operation", "index", "iteration"), SOURCES)
+def test_result_is_traced_to_its_element(f, operation, index, iteration):
+    """What comes to the result is named, not what an operation ahead of it, or another element, has that is masked."""
+    error = _raised(fx.jit(fx.watch(f, results=True)), jnp.float32([1, -2, 0.5, 4]))
+    assert (error.operation, error.index, error.iteration) == (operation, index, iteration)
+
+
+def test_loop_that_a_bad_value_ends_is_searched():
+    """What is repaired may never end a loop, which is then ended after as many iterations as it had."""
+
+    def f(x):
+        y = lax.while_loop(lambda x: ~jnp.isnan(jnp.sqrt(x)), lambda x: x - 1, x)
+        return jnp.log(y)
+
+    assert _raised(fx.jit(fx.watch(f, results=True)), jnp.float32(2)).operation == "log"
+
+
+@pytest.mark.parametrize("jit", ["nnx_jit", "nnx.jit", "eager"])
+def test_updates_of_modules_are_kept(jit):
+    """A watched step trains, and shared parts stay shared."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Model(nnx.Module):
+        def __init__(self):
+            self.w, self.steps = nnx.Param(jnp.ones(2)), nnx.Variable(jnp.int32(0))
+
+    class Both(nnx.Module):
+        def __init__(self):
+            self.first = self.second = Model()
+
+    def step(both, x):
+        slope = nnx.grad(lambda model: (model.w[...] * x).sum())(both.first)
+        both.first.w[...] -= slope.w[...]
+        both.second.steps[...] += 1
+        return jnp.log(both.second.w[...]), both
+
+    jits = {"nnx_jit": fx.nnx_jit, "nnx.jit": nnx.jit, "eager": lambda f: f}
+    seen = []
+    for f in (step, fx.watch(step)):
+        model = Both()
+        out, same = jits[jit](f)(model, A[:2] / 4)
+        assert same is model and model.first is model.second
+        seen.append((model.first.w[...], model.first.steps[...], out))
+    for a, b in zip(*seen, strict=True):
+        np.testing.assert_array_equal(a, b)
+    meet_barrier()
+
+
+def test_states_of_equinox_are_kept():
+    """A state that a function returns is that of the function."""
+    eqx = pytest.importorskip("equinox")
+
+    class Counter(eqx.Module):
+        index: eqx.nn.StateIndex
+
+        def __init__(self):
+            self.index = eqx.nn.StateIndex(jnp.int32(0))
+
+        def __call__(self, x, state):
+            return jnp.log(x), state.set(self.index, state.get(self.index) + 1)
+
+    counter, state = eqx.nn.make_with_state(Counter)()
+    _, state = fx.filter_jit(fx.watch(lambda counter, x, state: counter(x, state)))(counter, A[0], state)
+    assert state.get(counter.index) == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from tests.oracle.observe import Outcome
 from tests.oracle.place import RandomDraw
 from tests.oracle.runners import library
 from tests.oracle.statements.derivatives import Scale
+from tests.oracle.watching import arrays
 from tests.oracle.watching.reading import Bad, read
 
 if TYPE_CHECKING:
@@ -72,6 +75,12 @@ def case_number(seed: int, number: int) -> Case:
     return Case((Run(program, tuple(draw.randrange(MODULUS) for _ in REGISTERS)),))
 
 
+def check_arrays(number: int) -> list[str]:
+    """Checks a program on arrays of all types."""
+    f, x = arrays.program(random.Random(number))
+    return _compare(f, (x,), lambda: f"check_arrays({number}), of {x.dtype}")
+
+
 def check(case: Case) -> list[Outcome]:
     """Raises an AssertionError if `fx.watch` finds something else than the reading, or something where there is
     nothing.
@@ -80,7 +89,13 @@ def check(case: Case) -> list[Outcome]:
       What was expected: an error for the first bad value.
     """
     [run] = case.runs
+    check_arrays(zlib.crc32(describe(case).encode()))
     f, args = to_jax(run.program, library(), Host(lambda _: None, {})), tuple(map(np.int32, (0, *(run.state or ()))))
+    return [Outcome(errors=_compare(f, args, lambda: describe(case)))]
+
+
+def _compare(f: Any, args: tuple[Any, ...], describe: Callable[[], str]) -> list[str]:
+    """What a reading finds, which is what `fx.watch` must find."""
     traced = jax.make_jaxpr(f)(*args)
     expected: list[str] = []
     with fx.capture(suppress=True):
@@ -101,5 +116,5 @@ def check(case: Case) -> list[Outcome]:
     def compare(found: list[str]) -> list[str]:
         return [] if found == expected else [f"expected {expected}, found {found}"]
 
-    run_and_compare(library(), watch, compare, lambda: describe(case))
-    return [Outcome(errors=expected)]
+    run_and_compare(library(), watch, compare, describe)
+    return expected

@@ -66,9 +66,15 @@ def _scan(inside: Any, params: dict[str, Any], operands: Sequence[Any]) -> list[
 def _while(inside: Any, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
     in_cond, in_body = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     carry, i = list(operands[in_body:]), 0
-    while bool(np.any(inside(params["cond_jaxpr"], [*operands[:in_cond], *carry], i)[0])):
-        carry, i = inside(params["body_jaxpr"], [*operands[in_cond:in_body], *carry], i), i + 1
+    while np.any(lanes := np.asarray(inside(params["cond_jaxpr"], [*operands[:in_cond], *carry], i)[0])):
+        after = inside(params["body_jaxpr"], [*operands[in_cond:in_body], *carry], i)
+        carry = [_chosen(lanes, new, old) for new, old in zip(after, carry, strict=True)] if lanes.ndim else after
+        i += 1
     return carry
+
+
+def _chosen(lanes: Any, new: Any, old: Any) -> Any:
+    return jnp.where(lanes.reshape(lanes.shape + (1,) * (new.ndim - lanes.ndim)), new, old)
 
 
 def _run_state(inside: Any, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
@@ -82,4 +88,7 @@ def _run_state(inside: Any, params: dict[str, Any], operands: Sequence[Any]) -> 
 
 
 def _has_nan(x: Any) -> bool:
-    return not _jax.is_reference(x) and jax.dtypes.issubdtype(x.dtype, np.inexact) and bool(jnp.isnan(x).any())
+    if _jax.is_reference(x) or not jax.dtypes.issubdtype(x.dtype, np.inexact):
+        return False
+    x = np.asarray(x)
+    return bool(np.isnan(x if np.iscomplexobj(x) else x.astype(np.float64)).any())
