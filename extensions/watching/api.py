@@ -143,9 +143,10 @@ def watch(
 
     def on_state(state: Any, graph: Any) -> Any:
         nnx = sys.modules["flax.nnx"]
+        function: Callable[..., Any] = fun
         with nnx.merge_context("fx.watch", inner=True) as context:
             args, kwargs = context.merge(graph, state)
-        out = fun(*args, **kwargs)
+        out = function(*args, **kwargs)
         with nnx.split_context("fx.watch") as context:
             return context.split((args, kwargs, out))
 

@@ -127,7 +127,7 @@ def _finder_of_results(
         def look(place: Sequence[float], first: int = 0, last: int = _ALL, most: int = _ALL) -> tuple[Any, list[Any]]:
             key = [int(min(x, _ALL)) for x in place]
             searches[search.search] = []
-            numbers = np.int32([most, first, last, *key, *[_ALL] * (depth + 1 - len(key))])
+            numbers = np.array([most, first, last, *key, *[_ALL] * (depth + 1 - len(key))], np.int32)
             bad = [np.asarray(x) for x in again(numbers, *args)]
             runtime.waiting.wait([*runtime.streams.own()], None, None)
             found = sorted(searches.pop(search.search), key=lambda each: each[0][0])
@@ -135,8 +135,8 @@ def _finder_of_results(
 
         with lock:
             _, found = look([_ALL])
-            trips = max((int(fields["trips"]) for *_, fields, _, _ in found if "trips" in fields), default=0)
-            places = [place for (place, _), *_, fields, _, _ in found if "trips" not in fields]
+            trips = max((int(x[_FIELDS]["trips"]) for x in found if "trips" in x[_FIELDS]), default=0)
+            places = [x[0][0] for x in found if "trips" not in x[_FIELDS]]
             without, _ = look([-_ALL], most=trips)
 
             def is_bad(place: Sequence[float], last: int = _ALL) -> bool:
@@ -161,6 +161,9 @@ def _finder_of_results(
 
     return find
 
+
+_FIELDS = 3
+"""Where what a record says stands in what a search has found."""
 
 _ALL = np.iinfo(np.int32).max
 
