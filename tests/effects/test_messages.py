@@ -98,9 +98,17 @@ def test_callback_in_jaxs_order_of_arguments():
 
 
 def test_callback_that_closes_over_a_traced_value():
-    """When it runs there is no value: what the function uses of the program, it must be given."""
-    with pytest.raises(fx.EffectError, match=r"it must be given, as in `fx.callback\(.*<lambda>, None, x\)`"):
+    """When it runs there is no value: what the function uses of the program, it must be given. What is in a container
+    is seen when it runs."""
+    with pytest.raises(TypeError, match=r"uses the traced value `x` without being given it"):
         fx.jit(lambda x: fx.callback(lambda: float(x), None))(1.0)
+
+    def program(x):
+        state = {"x": x}
+        fx.callback(lambda: float(state["x"]), None)
+
+    with pytest.raises(fx.EffectError, match=r"it must be given, as in `fx.callback\(.*<lambda>, None, x\)`"):
+        fx.jit(program)(1.0)
         fx.effects_barrier(timeout=60)
 
 

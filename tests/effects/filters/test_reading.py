@@ -142,7 +142,7 @@ def test_threads_on_devices_of_their_own(jit, asked):
             f(jax.device_put(jnp.int32(0), device))
         fx.effects_barrier(timeout=120)
 
-    with fx.capture(suppress=True) as records:
+    with fx.add_handler(fx.ListHandler(), effects="print") as handler:
         threads = [threading.Thread(target=run, args=(device,)) for device in jax.devices()[:4]]
         for thread in threads:
             thread.start()
@@ -152,7 +152,7 @@ def test_threads_on_devices_of_their_own(jit, asked):
     for _ in range(4 * 5 * 50):
         reading.shows()
     assert counts_of(title) == reading.counts
-    assert len(records) == reading.shown.total()
+    assert len(handler) == reading.shown.total()
 
 
 @pytest.mark.parametrize("every", [None, 2])
