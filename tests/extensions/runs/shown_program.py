@@ -227,6 +227,7 @@ def contexts() -> None:
     fx.print("{} {!r:>30}", jnp.arange(3) / 3, jnp.arange(3) / 3)
     fx.jit(lambda x: jax.debug.print("{} {!r}", x, x))(jnp.arange(3) / 3e5)
     fx.print("")
+    fx.effects_barrier()  # the next one has an order of its own
     fx.print("a user's own {}", 1, effect=fx.register_effect(fx.Effect("save")))
 
 
