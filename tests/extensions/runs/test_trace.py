@@ -133,7 +133,9 @@ DTYPES = [
 
 
 @pytest.mark.parametrize("nest", [lambda x: x, lambda x: {"of": [x, None]}], ids=["fields", "nested"])
-@pytest.mark.parametrize("how", [fx.jit, jax.jit, lambda f: f, lambda f: fx.jit(jax.vmap(f))], ids=["ours", "jax", "eager", "lanes"])
+@pytest.mark.parametrize(
+    "how", [fx.jit, jax.jit, lambda f: f, lambda f: fx.jit(jax.vmap(f))], ids=["ours", "jax", "eager", "lanes"]
+)
 def test_every_field_is_taken(how, nest, path):
     """A trace is valid JSON whatever `fx.log` was given. Finite real scalars are counters, and nothing else is."""
     arrays = [jnp.ones(shape, dtype) for dtype in DTYPES for shape in ((1,), (1, 0), (1, 2, 3))]
