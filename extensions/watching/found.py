@@ -18,7 +18,7 @@ from effects import _jax
 from effects._api.check import CHECK, Check, End
 from effects._api.log import LOG, Event
 from effects._model.content import Report, described_by
-from effects._model.filter import NO_LEVEL, Filter
+from effects._model.filter import Filter
 from effects._model.function import HostFunction
 from effects._model.line import Line
 from effects._model.operand import Operand, take_arguments
@@ -336,7 +336,7 @@ def bind_fields(
     def stop(*, record: Record, **fields: Any) -> NoReturn:
         raise error_of(record.where, read_fields(of, fields), STOPPED, record.lane, record.device)
 
-    level = NO_LEVEL
+    level = Filter()
     if watch.mode == "log" and not watch.search:
         level = Filter(level=logging.ERROR)
         content = FoundEvent(_EVENT, logging.ERROR, tuple(fields), of=of, place=place)

@@ -20,7 +20,7 @@ import numpy as np
 from effects import _jax
 from effects._model.after import after
 from effects._model.callback import HostCall
-from effects._model.filter import NO_LEVEL
+from effects._model.filter import Filter
 from effects._model.function import HostFunction
 from effects._model.operand import take_arguments
 from effects._model.primitive import effect_p
@@ -70,7 +70,7 @@ def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
     find = _finder(jaxpr, watch, names)
     call = HostCall(HostFunction(find, name="fx.watch"), pass_record=True)
     content = ending(find) if watch.mode == "stop" else call
-    site = Site(WATCH, content, leaves, tree, watch.where, filter=NO_LEVEL)
+    site = Site(WATCH, content, leaves, tree, watch.where, filter=Filter())
 
     def nothing(*_: Any) -> list[Any]:
         return [_jax.as_per_device(jnp.int32(0))] if watch.mode == "stop" else []
