@@ -24,7 +24,7 @@ import numpy as np
 
 from effects import _removed
 from effects._model.where import Where
-from effects.extensions.runs.reading import MSG_NO_SITE, Run, RunError, read
+from effects.extensions.runs.reading import Run, RunError, no_site, read
 from effects.extensions.runs.report import report
 from effects.extensions.runs.tables import ORDER, Table, aligned, codes_of, distinct, key_of
 from effects.extensions.runs.values import Tolerance, differ, distance, ulps
@@ -246,8 +246,8 @@ class _Comparison:
         pattern = Pattern.read(only, "only")
         self._pairs = [pair for pair in self._pairs if any(table and pattern.names(table.site.where) for table in pair)]
         if not self._pairs:
-            files = ", ".join(sorted({site.where.file for run in runs for site in run.sites.values()})) or "no file"
-            raise RunError(MSG_NO_SITE.format(path=" and ".join(self._names), said=only, files=files))
+            sites = {number: site for run in runs for number, site in run.sites.items()}
+            raise RunError(no_site(" and ".join(self._names), only, sites.values()))
 
     def difference(self) -> Difference:
         sites: list[SiteDifference] = []

@@ -288,9 +288,7 @@ class Run(Sequence[Record]):
         with_kept = {at for at in logs if any(inner.id in kept for inner in self.sites[at].content.sites)}
         if not kept and (site is not None or effect is not None):
             said = " ".join(str(each) for each in (effect, site) if each is not None)
-            files = ", ".join(sorted({each.where.file for each in self.sites.values()})) or "no file"
-            effects = ", ".join(sorted({each.effect.name for each in self.sites.values()})) or "no effect"
-            raise RunError(MSG_NO_SITE.format(path=self._path, said=said, files=files, effects=effects))
+            raise RunError(no_site(self._path, said, self.sites.values()))
         of_devices = [
             (at, number)
             for at, each in enumerate(self.processes)
@@ -515,6 +513,13 @@ def _open(path: str) -> native.RunFile:
 
 _CAPACITY, _END_OF_CAPACITY, _PAGE = 16, 24, 4096
 """Where a file has the size of its records, and where these begin: see `native/format.h`."""
+
+
+def no_site(path: str, said: str, sites: Iterable[Site]) -> str:
+    """The message for a line or an effect that no site has."""
+    files = ", ".join(sorted({site.where.file for site in sites})) or "no file"
+    effects = ", ".join(sorted({site.effect.name for site in sites})) or "no effect"
+    return MSG_NO_SITE.format(path=path, said=said, files=files, effects=effects)
 
 
 def tell_left_out(run: Run) -> None:

@@ -255,13 +255,14 @@ class _ProcessRecording:
                 writing = _Writing(path)
                 writing.holder = lambda: self
                 try:
-                    os.makedirs(os.path.dirname(path), exist_ok=True)
+                    if not os.path.exists(os.path.dirname(path)):
+                        os.makedirs(os.path.dirname(path), exist_ok=True)
                     if writing.start(_USUAL, "newest", inode):
                         self._writing, error = writing, None
                         break
                     error = writing.unwritable(_ANOTHER)
                 except OSError as problem:
-                    error = problem
+                    error = writing.unwritable(problem.strerror) if problem.strerror else problem
                     break
             self._is_due = False
             return error

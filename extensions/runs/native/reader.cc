@@ -424,7 +424,7 @@ Records Records::select(const std::optional<std::vector<uint64_t>> &sites, const
   for (const Place &place : places_) {
     const RecordHeader &record = header(place);
     if ((sites && of.count(record.site) == 0) || record.time < since) continue;
-    if (has(devices, std::pair(place.file, record.device)) && has(files, place.file)) selected.places_.push_back(place);
+    if (has(devices, std::pair(place.file, DeviceOf(record))) && has(files, place.file)) selected.places_.push_back(place);
   }
   return selected;
 }

@@ -42,7 +42,7 @@ def read_damaged(path, data, texts):
         run = fx.runs.read(path)
     except fx.runs.RunError:
         return None
-    read = [record.text for record in run]
+    read = [text for text in (record.text for record in run) if not text.startswith("[not shown")]
     at = iter(texts)
     assert all(text in at for text in read), read
     [*run.events()], run.newest(), run.counts()

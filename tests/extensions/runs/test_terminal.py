@@ -86,7 +86,7 @@ def test_effects_are_those_of_the_file(command, path):
     assert done.returncode == 0 and "save" in done.stdout
     done = subprocess.run([*words, "load"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert "is one of load." in done.stderr and "of the effects log, print, save." in done.stderr
+    assert "is one of load." in done.stderr and "of the effects callback, log, print, save." in done.stderr
 
 
 def test_counts_are_json(path, capsys):
