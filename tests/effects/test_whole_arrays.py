@@ -47,9 +47,10 @@ def test_histogram_of_an_array():
     assert [line.split()[2] for line in shown.splitlines()] == ["1", "2"]
 
 
-def test_number_has_no_stats():
-    with pytest.raises(fx.FormatError, match="stats"):
-        fx.jit(lambda x: fx.print("{:stats}", x))(1.0)
+def test_number_has_stats_of_its_own():
+    """A leaf of a tree may be a number."""
+    shown = output_of(fx.jit, lambda x: fx.print("{:stats}", x), 1.0)
+    assert shown == "min=1 max=1 mean=1 norm=1 zeros=0.0% nonfinite=0.0%\n"
 
 
 def test_curve_shows_what_is_not_finite():

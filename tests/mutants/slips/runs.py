@@ -52,7 +52,7 @@ SLIPS = (
     Slip(
         "runs.same_file",
         WRITER,
-        "    if (::unlink(path.c_str()) != 0) Throw(errno);\n",
+        "    if (::rename(path.c_str(), NameBeside(path).c_str()) != 0) Throw(errno);\n",
         "    if (::ftruncate(file.number, 0) != 0) Throw(errno);\n",
         "A reader's mapping becomes shorter when the next run begins.",
         (f"{NATIVE}::test_reader_keeps_its_file",),
