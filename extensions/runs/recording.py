@@ -43,7 +43,7 @@ MSG_UNWRITABLE = (
     "The run file {path} cannot be written: {why}. It takes all of its {size} when recording begins. Name another "
     "file, end the process that writes it, or lower `max_bytes`."
 )
-MSG_UNRECORDED = "{error} The program goes on, and is not recorded."
+UNRECORDED = "{error} The program goes on, and is not recorded."
 MSG_STOPPED = (
     "Recording into {path} has stopped: the file system takes no more. The program goes on. What was recorded before "
     "can be read."
@@ -244,7 +244,7 @@ class _ProcessRecording:
     def begin(self, site: Site | None = None) -> None:
         """Begins what is due, ahead of the effects of a site."""
         if self._is_due and (error := uninterrupted(self._begin)) is not None:
-            LOGGER.warning(MSG_UNRECORDED.format(error=error))
+            LOGGER.warning(UNRECORDED.format(error=error))
         if self._writing is not None and site is not None:
             self._writing.describe(site)
 

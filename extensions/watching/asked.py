@@ -146,21 +146,25 @@ def bodies_of(eqn: Any) -> list[Any]:
     return [with_constants.get(id(x)) or _jax.closed_jaxpr(x) for x in _jax.jaxprs_in(eqn.params)]
 
 
-@_jax.weakref_lru_cache
 def with_joined_lanes(jaxpr: Any) -> Any:
     """The jaxpr with a single condition for all lanes of a loop."""
+    return _joined(jaxpr) if any(map(_has_lanes, _jax.eqns_in(jaxpr))) else jaxpr
 
-    def has_lanes(eqn: Any) -> bool:
-        return eqn.primitive is _jax.while_p and bool(_jax.closed_jaxpr(eqn.params["cond_jaxpr"]).out_avals[0].shape)
 
+def _has_lanes(eqn: Any) -> bool:
+    return eqn.primitive is _jax.while_p and bool(_jax.closed_jaxpr(eqn.params["cond_jaxpr"]).out_avals[0].shape)
+
+
+@_jax.weakref_lru_cache
+def _joined(jaxpr: Any) -> Any:
     def inside(body: Any) -> Any:
         joined = with_joined_lanes(_jax.closed_jaxpr(body))
         return joined if _jax.is_closed(body) else _jax.open_jaxpr(joined)
 
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        if any(map(has_lanes, (each for body in _jax.jaxprs_in(eqn.params) for each in _jax.eqns_in(body)))):
+        if any(map(_has_lanes, (each for body in _jax.jaxprs_in(eqn.params) for each in _jax.eqns_in(body)))):
             eqn = _jax.with_jaxprs(eqn, inside)
-        if has_lanes(eqn):
+        if _has_lanes(eqn):
             own = [eqn.params[name] for name in ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")]
             cond, body = without_lanes(*own)
             count = eqn.params["body_nconsts"] + eqn.params["cond_nconsts"]
@@ -168,8 +172,6 @@ def with_joined_lanes(jaxpr: Any) -> Any:
             operands = [*operands[: eqn.params["cond_nconsts"]], *operands]
         return _jax.bind(eqn, operands)
 
-    if not any(map(has_lanes, _jax.eqns_in(jaxpr))):
-        return jaxpr
     return _jax.trace_to_jaxpr(lambda *args: _jax.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
 
 

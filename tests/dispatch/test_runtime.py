@@ -63,14 +63,14 @@ def test_failures_know_whose_programs_they_are_of():
 
 
 def test_sites_announce_that_a_program_has_one():
-    """Whoever listens is told before the site is known, and so before its program can be called."""
+    """Whoever listens is told before the program can be called, and finds the site among those that are known."""
     sites, seen = KnownSites(), []
     sites.listen(lambda site: seen.append(len(sites)))
     with fx.capture(suppress=True) as records:
         fx.print("x")
     site = records[0]._site
     sites.register(site)
-    assert seen == [0] and sites.find(site.id) is site
+    assert seen == [1] and sites.find(site.id) is site
 
 
 def test_epochs_end_in_their_order_while_a_drain_thread_is_late(monkeypatch):

@@ -158,7 +158,16 @@ def _tokens_of_log():
 
 
 # Functions of their own at each call, so that nothing comes from caches of JAX.
+def _says_what_to_write():
+    """Whether the error of an f-string with a specification names `fx.print`."""
+    try:
+        fx.jit(lambda x: fx.print(f"{x:.2f}"))(1.0)
+    except Exception as error:
+        return "fx.print" in str(error)
+
+
 NEEDED = {
+    "text of traced values": (_says_what_to_write, True, False),
     "JAX's own callbacks": (lambda: _records(jax.vmap(_branch_of_jax), jnp.arange(3)), 1, 3),
     "jax.debug.breakpoint": (_breakpoint_waits, True, False),
     "vmap of cond": (lambda: _records(jax.vmap(_branch), jnp.arange(3)), 1, 3),

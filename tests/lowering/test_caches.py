@@ -13,6 +13,7 @@ import inspect
 import io
 import itertools
 import pkgutil
+import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -189,6 +190,24 @@ def _watched_and_searched():
     return f
 
 
+def _watched_loop_with_lanes():
+    loop = lambda x: lax.while_loop(lambda x: x < 3, lambda x: x + jnp.log(x + 2), x)  # noqa: E731
+    f = fx.jit(fx.watch(jax.vmap(loop)))
+    f.lower(jnp.ones(3))
+    return f
+
+
+def _read_from_a_file():
+    number = next(_numbers)
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/run.fx"
+        with fx.record(path), fx.capture(suppress=True):
+            fx.jit(lambda x: fx.print("{} {}", number, x))(X)
+        run = fx.runs.read(path)
+    assert "".join(run.lines(lambda record: f"{record.text}\n")).startswith(f"{number} ")
+    return run
+
+
 PROGRAMS: dict[str, Callable[[], Any]] = {
     "dispatch.runtime.outputs._without_reader": _output_without_reader,
     "extensions.jax_callbacks.taking_over._functions": _jaxs_callback,
@@ -203,6 +222,8 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "lowering.holders._rewritten": _in_vmap,
     "lowering.summary._summarize": _asynchronous,
     "lowering.tokens.threaded_jaxpr": _in_branches_of_a_region,
+    "extensions.runs.reading._LINES._plans": _read_from_a_file,
+    "extensions.watching.asked._joined": _watched_loop_with_lanes,
     "extensions.watching.asked.has_any": _watched_and_searched,
     "extensions.watching.call._linearized": _watched,
     "extensions.watching.each._body": _watched_with_a_callback,
