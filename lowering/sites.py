@@ -54,7 +54,7 @@ class LineFilter:
         self.show_every(self.asked.every)
         self.native.first = None if self.asked.first is None else min(self.asked.first, _MOST)
         self.native.min_seconds = self.asked.min_seconds
-        self.first_state = self.state
+        self.first_state: tuple[Any, ...] = self.state
         self.follow_levels()  # makes the logger, which `logging` must not have to add while it calls `_follow_levels`
 
     @property

@@ -38,7 +38,8 @@ CHECK = register_effect(Effect("check", domain=PROGRAM))
 class Check(Line):
     """The message of a check. Its records are those of checks that failed."""
 
-    line = Content.line
+    def line(self, record: Record) -> str:
+        return Content.line(self, record)
 
     def native_plan(self, site: Site) -> None:
         return None

@@ -302,7 +302,7 @@ def _after_fork() -> None:
 
 runtime.at_end.append(_close_all)
 os.register_at_fork(after_in_child=_after_fork)
-record_process = _process_recording.ask
+record_process: Callable[[str], None] = _process_recording.ask
 
 
 def _process() -> dict[str, Any]:

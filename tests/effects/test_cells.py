@@ -55,8 +55,9 @@ def test_interrupt_ends_a_cell(notebook):
 
 
 def test_cell_does_not_wait_for_a_program_of_another_thread(notebook):
+    """As long as that thread lives."""
     cells = [
-        "gate.clear(); thread = threading.Thread(target=hold, args=(1,)); thread.start()",
+        "gate.clear(); thread = threading.Thread(target=lambda: (hold(1), gate.wait())); thread.start()",
         "gate.set(); thread.join()",
         "show(1)",
     ]
