@@ -538,7 +538,8 @@ class Streams:
                 native.forget_stream_here()
 
     def forget_ended(self) -> None:
-        """Drops the streams of threads that are gone and have nothing open. The leader of the drain calls it.
+        """Drops the streams of threads that are gone and have nothing open, nor a program that still runs. The leader of
+        the drain calls it.
 
         Native code is first. Otherwise:
 
@@ -548,7 +549,8 @@ class Streams:
         """
         for thread in [*self._ended]:
             stream = self._by_thread[thread]
-            if not stream.calls and not stream.unpolled and stream.held_for is None:
+            is_open = stream.calls or stream.unpolled or stream.held_for is not None
+            if not is_open and stream.running_newest() is None:
                 native.forget(thread)
                 del self._by_thread[thread]
                 self._ended.remove(thread)  # last: until then it says that the thread has ended
