@@ -43,6 +43,11 @@ before_command: list[Callable[[], object]] = []
 """What extensions have done before a subcommand runs."""
 
 
+def run_before_commands(prepare: Callable[[], object]) -> None:
+    """Calls the function before a subcommand runs."""
+    before_command.append(prepare)
+
+
 def register_command(name: str, help: str, module: str) -> None:
     """Adds a subcommand of `effects`. Its arguments are those of `Command`."""
     COMMANDS.append(Command(name, help, module))

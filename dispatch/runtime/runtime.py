@@ -328,9 +328,13 @@ class Runtime:
         self.drain.before_start = self._before_start
         self.waiting: Waiting = Waiting(self.streams, self.drain, self.failure_poll)
         self.is_lost: bool = False  # in a forked child
-        self.at_end: list[Callable[[], object]] = []  # what is called when all effects have been shown
+        self._at_end: list[Callable[[], object]] = []
         # A program that JAX dispatches says nothing when it is called, but it has been lowered.
         self.sites.listen(self.start)
+
+    def call_at_end(self, close: Callable[[], object]) -> None:
+        """Calls the function when the process ends and all effects have been shown."""
+        self._at_end.append(close)
 
     def start(self, _: object = None) -> None:
         """Starts the drain, if it does not run yet: before a program is called that may publish."""
@@ -385,7 +389,7 @@ class Runtime:
                     failure.__cause__ = None
                 _jax.hide_frames(failure)
                 sys.excepthook(type(failure), failure, failure.__traceback__)
-            for close in self.at_end:
+            for close in self._at_end:
                 close()
             native.watch_exit(config.exit_code)
             if interrupted:

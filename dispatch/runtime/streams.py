@@ -538,8 +538,8 @@ class Streams:
                 native.forget_stream_here()
 
     def forget_ended(self) -> None:
-        """Drops the streams of threads that are gone and have nothing open, nor a program that still runs. The leader of
-        the drain calls it.
+        """Drops the streams of threads that are gone and have nothing open, nor a program that still runs. The leader
+        of the drain calls it.
 
         Native code is first. Otherwise:
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._commands import before_command
+from effects._commands import run_before_commands
 from effects._model.device import PLATFORMS
 from effects._model.filter import LOGGER
 from effects._model.site import Site
@@ -235,7 +235,7 @@ class _ProcessRecording:
             os.environ[_BEGAN] = f"{inode} {self._path}"
         self._is_due = True
         known_sites.listen(self.begin)
-        before_command.append(self.leave)
+        run_before_commands(self.leave)
 
     def leave(self) -> None:
         """Begins no more."""
@@ -300,7 +300,7 @@ def _after_fork() -> None:
     _process_recording.after_fork()
 
 
-runtime.at_end.append(_close_all)
+runtime.call_at_end(_close_all)
 os.register_at_fork(after_in_child=_after_fork)
 record_process: Callable[[str], None] = _process_recording.ask
 
