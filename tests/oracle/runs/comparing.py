@@ -114,7 +114,10 @@ def compare_answer(answer: dict[str, Any]) -> list[str]:
 
 def line_of(record: dict[str, Any]) -> str:
     """A record as the line that the reading has of it."""
-    text, lane = record["text"], in_lane(tuple(record["lane"]), record["grid"] and tuple(record["grid"]))
+    text, lane = (
+        record["text"],
+        in_lane(tuple(record["lane"]), None if record["grid"] is None else tuple(record["grid"])),
+    )
     if record["effect"] == "check":
         return text + lane
     if record["effect"] == "log":
