@@ -32,8 +32,7 @@ class Wrap(enum.IntEnum):
     NONE = 0
     BEGIN = 1
     END_STRING = 2  # a string of JSON
-    END_CELL = 3  # a cell of CSV
-    END_LINE = 4  # a line, in which other lines go on
+    END_LINE = 3  # a line, in which other lines go on
 
 
 class Piece(NamedTuple):

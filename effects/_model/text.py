@@ -263,13 +263,12 @@ class NativeRows:
     """Makes lines of records that came together.
 
     Args:
-        plan: Of a site, how lines are made of its records: `NO_LINES` if they have none; None if Python must make them,
-            as is what it raises.
+        plan: Of a site, how lines are made of its records; None if Python must make them, as is what it raises.
     """
 
     def __init__(self, plan: Callable[[Site], Plan | None]):
         self._make = plan
-        # By site; `_OF_PYTHON`, or None if there are no lines.
+        # By site, or `_OF_PYTHON`.
         self._plans: weakref.WeakKeyDictionary[Site, Any] = weakref.WeakKeyDictionary()
 
     def of(self, records: Iterable[Record]) -> Lines | None:
@@ -281,8 +280,7 @@ class NativeRows:
             plan = self._plan(site)
             if plan is _OF_PYTHON:
                 return None
-            if plan is not None:
-                plans[site.id] = plan
+            plans[site.id] = plan
         if (options := print_options(np.get_printoptions())) is None:
             return None
         return records.rows(plans, native.number_of_print_options(options))
@@ -300,15 +298,12 @@ class NativeRows:
     def _new_plan(self, site: Site) -> Any:
         try:
             plan = self._make(site)
-            return _OF_PYTHON if plan is None else None if plan is NO_LINES else native.Plan(plan)
+            return _OF_PYTHON if plan is None else native.Plan(plan)
         except Exception:  # whatever a mark cannot do
             return _OF_PYTHON
 
 
 _OF_PYTHON = object()
-
-NO_LINES = Plan([])
-"""The plan of a site whose records have no lines."""
 
 
 def plan_of_line(site: Site) -> Plan | None:

@@ -10,12 +10,9 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from effects._model.plan import Piece, Plan, Style, Wrap
-from effects._model.record import Mark, Record, Records, plain, python_value
-from effects._model.site import Site
-from effects._model.text import NO_LINES, MarkedRecord, NativeRows, joined, plan_of
+from effects._model.record import Record, encode, plain, python_value
+from effects._model.text import joined
 from effects.extensions.handlers.files import LineFile, each
-from effects.extensions.handlers.json_values import csv_cell, json_pieces
 
 MSG_OTHER_COLUMNS = (
     "`fx.CsvHandler` was asked to add lines to {path!r}, whose first line is {columns}. Lines are added to a table "
@@ -58,30 +55,21 @@ class CsvHandler:
         self._fields = _fields_of(path) if append and os.path.isfile(path) else None
         self._file = LineFile(path, append, quote=b'"')
         self._lock = threading.Lock()  # of who finds that there are none yet
-        self._rows = NativeRows(self._plan)
 
     def handle(self, record: Record) -> None:
         self.handle_many([record])
 
     def handle_many(self, records: Sequence[Record]) -> None:
-        if self._fields is None and isinstance(records, Records) and len(records) > 1:
-            each(records.split(1), self._write)  # the first says which columns the lines of native code have
-        else:
-            self._write(records)
-
-    def _write(self, records: Sequence[Record]) -> None:
         lines: list[bytes] = []
-        rows = None if self._fields is None else self._rows.of(records)
         try:
-            if rows is None:
-                each(records, lambda record: self._add(record, lines))
+            each(records, lambda record: self._add(record, lines))
         finally:
-            self._file.write(*(rows or joined(lines)))
+            self._file.write(*joined(lines))
 
     def _add(self, record: Record, lines: list[bytes]) -> None:
         if record.event is not None:
             names = self._begin(record.fields) if self._fields is None else self._fields
-            lines.append(_line([csv_cell(value) for value in _cells(record, names)]))
+            lines.append(_line([_cell(value) for value in _cells(record, names)]))
 
     def _begin(self, fields: Mapping[str, Any]) -> list[str]:
         """Writes the line of names, and gives the fields that have columns: of a new file those of the first record."""
@@ -91,15 +79,6 @@ class CsvHandler:
                 self._file.write(line, [len(line)])
                 self._fields = list(fields)  # from now on other threads write
             return self._fields
-
-    def _plan(self, site: Site) -> Plan:
-        record = MarkedRecord(site, with_header=True)
-        if record.event is None:
-            return NO_LINES
-        pieces: list[Piece] = []
-        for value in _cells(record, self._fields or ()):
-            pieces += _cell_pieces(record, value)
-        return plan_of(site, [Piece(pieces[0].literal.removeprefix(",")), *pieces[1:], Piece("\n")])
 
     def close(self) -> None:
         self._file.close()
@@ -136,20 +115,8 @@ def _cells(record: Record, names: Sequence[str]) -> Iterator[Any]:
     yield {name: value for name, value in fields.items() if name not in names} or None
 
 
-def _cell_pieces(record: MarkedRecord, value: Any) -> Iterator[Piece]:
-    """The pieces of a cell and the comma ahead of it."""
+def _cell(value: Any) -> Any:
     value = python_value(value)
-    if isinstance(value, Mark):
-        inner = [*record.pieces(value.as_value, Style.PLAIN)]
-    elif isinstance(value, (list, dict)):
-        inner = [*json_pieces(record, plain(value))]
-    else:
-        yield Piece(_line(["", csv_cell(value)]).decode().removesuffix("\n"))
-        return
-    yield Piece(",")
-    if not isinstance(value, Mark) or inner[0].shape:
-        yield Piece("", wrap=Wrap.BEGIN)
-        yield from inner
-        yield Piece("", wrap=Wrap.END_CELL)
-    else:  # a number has no quotes
-        yield from inner
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, (str, int, float, complex)) else encode(plain(value))

@@ -1,4 +1,4 @@
-"""Values of records as text: JSON and cells of a table."""
+"""JSON in which native code puts values."""
 
 from __future__ import annotations
 
@@ -8,18 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from effects._model.plan import Piece, Style, Wrap
-from effects._model.record import encode, has_marks, plain, python_value
+from effects._model.record import has_marks
 from effects._model.text import MarkedRecord
-
-
-def csv_cell(value: Any) -> Any:
-    value = python_value(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    return value if value is None or isinstance(value, (str, int, float, complex)) else encode(plain(value))
-
-
-# JSON in which native code puts values.
 
 
 def json_pieces(record: MarkedRecord, value: Any) -> Iterator[Piece]:

@@ -62,17 +62,6 @@ TEST(test_strings_of_json) {
   CHECK(text == "x = \"\\\"a\\\\\\n\\u0001\\u007f \\u00e4 \\u20ac \\ud83d\\ude00\"");
 }
 
-TEST(test_cells_have_quotes_if_they_need_them) {
-  std::string text = "[1.0],";
-  const size_t begin = text.size();
-  text += "[1.0]";
-  QuoteCell(text, begin);
-  CHECK(text == "[1.0],[1.0]");
-  text += ", \"NaN\"";
-  QuoteCell(text, begin);
-  CHECK(text == "[1.0],\"[1.0], \"\"NaN\"\"\"");
-}
-
 TEST(test_rows_of_several_sites) {
   const auto record = [](uint64_t site, uint64_t value) {
     RecordHeader header{};

@@ -159,7 +159,6 @@ void Format(std::string &out, const Plan &plan, const std::byte *payload, const 
     if (piece.wrap == Wrap::kBegin) begin = out.size();
     if (piece.has_field) AppendField(out, piece, payload, lane, in_force);
     if (piece.wrap == Wrap::kEndString) QuoteString(out, begin);
-    if (piece.wrap == Wrap::kEndCell) QuoteCell(out, begin);
     if (piece.wrap == Wrap::kEndLine)
       std::replace(out.begin() + static_cast<std::ptrdiff_t>(begin), out.end(), '\n', ' ');
   }

@@ -28,7 +28,6 @@ enum class Wrap : int {
   kNone,
   kBegin,
   kEndString, // a string of JSON
-  kEndCell,   // a cell of CSV
   kEndLine,   // a line, in which other lines go on
 };
 

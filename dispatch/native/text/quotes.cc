@@ -71,16 +71,4 @@ void QuoteString(std::string &out, size_t begin) {
   out += '"';
 }
 
-void QuoteCell(std::string &out, size_t begin) {
-  if (std::string_view(out).substr(begin).find_first_of(",\"\r\n") == std::string_view::npos) return;
-  const std::string text = out.substr(begin);
-  out.resize(begin);
-  out += '"';
-  for (const char character : text) {
-    if (character == '"') out += '"';
-    out += character;
-  }
-  out += '"';
-}
-
 } // namespace effects

@@ -1,4 +1,4 @@
-// What a text is inside of another: a string of JSON, or a cell of CSV.
+// What a text is inside of another: a string of JSON.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,5 @@ namespace effects {
 
 // What begins at `begin`, UTF-8, becomes a string of JSON, in ASCII.
 void QuoteString(std::string &out, size_t begin);
-
-// What begins at `begin` becomes a cell, which has quotes around it only if it needs them.
-void QuoteCell(std::string &out, size_t begin);
 
 } // namespace effects

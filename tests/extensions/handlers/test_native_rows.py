@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import effects as fx
-from effects.extensions.handlers import csv
 from tests.effects.test_native_text import ALL, NATIVE, OTHERS, numbers
 from tests.extensions.handlers.common import Layer, Point, loop, read_lines
 from tests.internals import (
@@ -51,30 +50,27 @@ def record_of(site, values, token, device=0, mask=()):
     return write_header(site.id, token, device, len(payload), 1790000000.1 + token[3] / 3) + payload
 
 
-def written(make, records, path):
-    handler = make(path)
+def written(records, path):
+    handler = fx.JsonLinesHandler(path)
     handler.handle_many(records)
     handler.close()
     return path.read_bytes()
 
 
-def check(make, rows, tmp_path, is_native=True):
+def check(rows, tmp_path, is_native=True):
     """Compares what a handler writes of records: [(site, values)], or with masks behind these."""
     sites = {site.id: site for site, *_ in rows}
     data = b"".join(
         record_of(site, values, (7 << 8, 3, 0, i), i % 3 - 1, *mask) for i, (site, values, *mask) in enumerate(rows)
     )
     records = Records(data, len(rows), sites.__getitem__)
-    expected = written(make, [*records], tmp_path / "python")
-    handler = make(tmp_path / "native")
+    expected = written([*records], tmp_path / "python")
+    handler = fx.JsonLinesHandler(tmp_path / "native")
     found = handler._rows.of(records)
     handler.close()
     assert (found is not None) == is_native
-    assert written(make, records, tmp_path / "native") == expected
+    assert written(records, tmp_path / "native") == expected
     return expected
-
-
-HANDLERS = pytest.mark.parametrize("make", [fx.JsonLinesHandler, fx.CsvHandler], ids=["json", "csv"])
 
 
 def random_array(random, dtype, shape):
@@ -93,9 +89,8 @@ def random_array(random, dtype, shape):
         return array.astype(dtype).reshape(shape)
 
 
-@HANDLERS
 @pytest.mark.parametrize("dtype", ALL, ids=str)
-def test_values(make, dtype, tmp_path):
+def test_values(dtype, tmp_path):
     random = np.random.default_rng(abs(hash(str(dtype))) % 1000)
     rows = []
     for shape in [(), (1,), (3,), (2, 3), (2, 0), (0,), (1, 1)]:
@@ -104,7 +99,7 @@ def test_values(make, dtype, tmp_path):
             rows.append((site_of(values), values))
     for name in {site.content.fields for site, _ in rows}:
         own = [row for row in rows if row[0].content.fields == name]
-        check(make, own, tmp_path, is_native=dtype in NATIVE)
+        check(own, tmp_path, is_native=dtype in NATIVE)
 
 
 ONE, TWO = np.array(0.1, np.float32), np.array([np.nan, 1.0], np.float32)
@@ -120,18 +115,16 @@ FIELDS = {
 }
 
 
-@HANDLERS
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
-def test_pytrees(make, fields, tmp_path):
+def test_pytrees(fields, tmp_path):
     values = (), fields
-    check(make, [(site_of(values), values)] * 3, tmp_path)
+    check([(site_of(values), values)] * 3, tmp_path)
 
 
-@HANDLERS
 @pytest.mark.parametrize("value", [Point(ONE, TWO), Layer(TWO, ONE)], ids=["named tuple", "class"])
-def test_classes_are_left_to_python(make, value, tmp_path):
+def test_classes_are_left_to_python(value, tmp_path):
     values = (), {"x": value}
-    check(make, [(site_of(values), values)], tmp_path, is_native=False)
+    check([(site_of(values), values)], tmp_path, is_native=False)
 
 
 FORMATS = [
@@ -161,26 +154,24 @@ def test_texts_in_json(number, options, tmp_path):
     row = site_of(values, PRINT, Line(fmt)), values
     with np.printoptions(**options):
         is_native = number < len(FORMATS) - OF_PYTHON and print_options(np.get_printoptions()) is not None
-        lines = check(fx.JsonLinesHandler, [row] * 2, tmp_path, is_native)
+        lines = check([row] * 2, tmp_path, is_native)
     assert lines
 
 
 def test_several_sites(tmp_path):
-    """Lines come in the order of the records, and a table has those of events only."""
+    """Lines come in the order of the records."""
     values = (), {"x": ONE}
     others = (ONE,), {}
     more = (), {"y": TWO, "x": ONE}
     rows = [(site_of(values), values), (site_of(others, PRINT, Line("{}")), others), (site_of(more), more)] * 4
-    for make, count in [(fx.JsonLinesHandler, 12), (fx.CsvHandler, 9)]:
-        assert check(make, rows, tmp_path).count(b"\n") == count
+    assert check(rows, tmp_path).count(b"\n") == 12
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from([np.float16, np.float32, np.float64]).flatmap(lambda dtype: numbers(dtype, 24)))
 def test_numbers(tmp_path, array):
     rows = [(site_of(values), values) for values in [((), {"x": array[i : i + 1].reshape(())}) for i in range(24)]]
-    for make in fx.JsonLinesHandler, fx.CsvHandler:
-        check(make, rows, tmp_path, is_native=array.dtype in NATIVE)
+    check(rows, tmp_path, is_native=array.dtype in NATIVE)
 
 
 @pytest.mark.parametrize("is_masked", [False, True])
@@ -206,29 +197,8 @@ def test_lanes(dtype, differs, is_masked, tmp_path):
             ]
             values = ((), dict(zip("xy", arrays, strict=True))) if effect is LOG else (tuple(arrays), {})
             rows.append((site, values, (random.integers(2, size=sizes) > 0,) * is_masked))
-    for make in fx.JsonLinesHandler, fx.CsvHandler:
-        expected = check(make, rows, tmp_path)
-        assert is_masked or expected.count(b"\n") == (48 if make is fx.JsonLinesHandler else 25)
-
-
-def test_records_behind_the_first_have_native_rows(tmp_path, monkeypatch):
-    """Python makes the lines of names and of the first record, and a plan of the others, however many come with it."""
-    of_python = []
-    line = csv._line
-    monkeypatch.setattr(csv, "_line", lambda cells: of_python.append(cells) or line(cells))
-    site = site_of(((), {"x": ONE}))
-    data = b"".join(record_of(site, ((), {"x": ONE}), (7 << 8, 3, 0, i)) for i in range(100))
-    records = Records(data, 100, {site.id: site}.__getitem__)
-    assert written(fx.CsvHandler, records, tmp_path / "csv").count(b"\n") == 101 and len(of_python) < 10
-
-
-def test_columns_of_the_first_line(tmp_path):
-    """A record that no lane has says nothing of the columns."""
-    fields = [{"y": ONE}, {"x": ONE}]
-    sites = [site_of(((), one)).with_mask().with_lanes(2, [True, False]) for one in fields]
-    masks = [np.array([False, False]), np.array([True, True])]
-    rows = [(site, ((), one), (mask,)) for site, one, mask in zip(sites, fields, masks, strict=True)]
-    assert check(fx.CsvHandler, rows, tmp_path).splitlines()[0].endswith(b",x,fields")
+    expected = check(rows, tmp_path)
+    assert is_masked or expected.count(b"\n") == 48
 
 
 @pytest.mark.parametrize("number", range(len(FORMATS)), ids=[fmt for fmt, _ in FORMATS])

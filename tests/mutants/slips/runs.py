@@ -12,8 +12,8 @@ SLIPS = (
     Slip(
         "runs.lines_of_python",
         "effects/_model/text.py",
-        "return _OF_PYTHON if plan is None else None if plan is NO_LINES else native.Plan(plan)",
-        "return None if plan is None or plan is NO_LINES else native.Plan(plan)",
+        "return _OF_PYTHON if plan is None else native.Plan(plan)",
+        "return native.Plan(Plan([]) if plan is None else plan)",
         "Records whose lines Python makes are left out by those who read a run file.",
         (f"{SHOWN}::test_what_was_printed_is_shown_byte_for_byte",),
     ),

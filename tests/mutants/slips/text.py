@@ -38,14 +38,6 @@ SLIPS = (
         ("tests/effects/test_native_text.py::test_specifications_of_elements",),
     ),
     Slip(
-        "text.quotes_in_cells",
-        "dispatch/native/text/quotes.cc",
-        """    if (character == '"') out += '"';\n""",
-        "",
-        "A quote inside of a cell of CSV ends it.",
-        ("tests/native/text_test.cc::test_cells_have_quotes_if_they_need_them",),
-    ),
-    Slip(
         "text.rows_of_other_sites",
         "dispatch/native/text/rows.cc",
         "if (is_first || header.site != last_site) {",
