@@ -1,11 +1,9 @@
-"""Whether a function on the host, or a handler that answers later, and computation in a program overlap, between the
-start of the one and its done."""
+"""Whether a function on the host and computation in a program overlap, between the start of the one and its done."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import effects as fx
-from benchmarks._build import library
 from benchmarks._cases import Result, case
 from benchmarks._measure import interleave, timed
 from benchmarks._ratios import cost
@@ -56,43 +53,36 @@ def _start(x: Any) -> fx.Future:
     return fx.async_callback(_host, F32, x[0, 0])
 
 
-def _call(x: Any) -> fx.Future:
-    return fx.async_start(
-        lambda x: fx.custom_call("benchmark.late", F32, x, seconds=np.float64(SECONDS)), x[0, 0], name="late"
-    )
-
-
 @case("overlap", f"a function of {SECONDS * 1000:.0f} ms on the host, and as much computation in the program meanwhile")
 def overlap(repeats: int) -> Result:
-    """In straight code, for two kinds of computation; within each turn of a loop; and carried from turn to turn. And so
-    with a handler of a CPU that answers later in place of the function: elsewhere XLA waits in a handler."""
+    """In straight code, for two kinds of computation; within each turn of a loop; and carried from turn to turn."""
     x = jnp.full((320, 320), 0.5, jnp.float32)
     measures: dict[str, Callable[[], float]] = {}
 
     def add(name: str, run: Callable[[Any], Any], times: int = 1) -> None:
         measures[name] = lambda: timed(lambda: jax.block_until_ready(run(x))) / times
 
-    kinds = _kinds()
-    for kind, (compute, start) in kinds.items():
+    kinds = {"chain": _chain, "loop": _loop}
+    for kind, compute in kinds.items():
         work = _calibrate(lambda work, compute=compute: jax.jit(lambda x: compute(x, work)), x)
 
         def computed(x: Any, compute: Any = compute, work: int = work) -> Any:
             return compute(x, work)
 
-        def straight(x: Any, computed: Any = computed, start: Any = start) -> Any:
-            future = start(x)
+        def straight(x: Any, computed: Any = computed) -> Any:
+            future = _start(x)
             return computed(x) + fx.async_done(future)
 
         def in_turns(x: Any, computed: Any = computed) -> Any:
             return jax.lax.fori_loop(0, TURNS, lambda _, x: straight(x, computed) * 0.1, x)
 
-        def carried(x: Any, computed: Any = computed, start: Any = start) -> Any:
+        def carried(x: Any, computed: Any = computed) -> Any:
             def turn(_: Any, carry: Any) -> Any:
                 x, future = carry
                 y = computed(x)
-                return y + fx.async_done(future) * 0.1, start(y)
+                return y + fx.async_done(future) * 0.1, _start(y)
 
-            x, future = jax.lax.fori_loop(0, TURNS - 1, turn, (x, start(x)))
+            x, future = jax.lax.fori_loop(0, TURNS - 1, turn, (x, _start(x)))
             return computed(x) + fx.async_done(future)
 
         add(f"{kind}: computation", jax.jit(computed))
@@ -107,15 +97,6 @@ def overlap(repeats: int) -> Result:
         for form in ("straight", "in turns", "carried"):
             ratios.append(cost(f"{kind}, {form} / the longer of the two", figures[f"{kind}: {form}"], longer, BOUND))
     return Result("start, computation and done", ratios, figures)
-
-
-def _kinds() -> dict[str, tuple[Callable[[Any, int], Any], Callable[[Any], fx.Future]]]:
-    """By name, what is computed, and what is started."""
-    kinds = {"chain": (_chain, _start), "loop": (_loop, _start)}
-    if jax.default_backend() != "cpu":
-        return kinds
-    fx.register_custom_call("benchmark.late", library(Path(__file__).with_name("late_handler.cc")).late)
-    return kinds | {"handler": (_loop, _call)}
 
 
 def _calibrate(compile_for: Callable[[int], Callable[[Any], Any]], x: Any) -> int:

@@ -20,7 +20,7 @@ FOLDERS = [  # of the library that the module, too, is linked with
     *(ROOT / "extensions" / name / "native" for name in ("asynchronous", "custom_calls", "cuda", "runs")),
 ]
 IN_ALL = (NATIVE / "main.cc", NATIVE / "world.cc", NATIVE / "cuda_world.cc", NATIVE / "driver" / "stand_in.cc")
-USE_XLA = ("cuda", "custom_call", "overlay", "started_call")  # with these their names begin
+USE_XLA = ("cuda", "custom_call", "overlay")  # with these their names begin
 TESTS = sorted(NATIVE.glob("*_test.cc"))
 # Tests in files whose names begin so start no thread, and the thread sanitizer could find nothing in them.
 HAVE_ONE_THREAD = ("custom_call", "order", "region", "text")

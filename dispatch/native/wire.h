@@ -187,9 +187,7 @@ enum CustomCallTrait : int64_t {
   kCustomCallHasToken = 1, // behind the operands
   kCustomCallCounts = 2,   // it is one of ours
   kCustomCallIsOrdered = 4,
-  kCustomCallHasMore = 8,     // there is something behind the results
-  kCustomCallStarts = 16,     // it starts an asynchronous operation, which ends when the handler has answered
-  kCustomCallIsOnDevice = 32, // that is in a device's memory, as what the handler says is of a device's stream
+  kCustomCallHasMore = 8, // there is something behind the results
 };
 
 // In both: how many devices come to the call, where that matters, and the number of the call.
@@ -234,7 +232,7 @@ inline constexpr char kOrdered[] = "ordered", kDevices[] = "devices", kMayDiverg
 inline constexpr char kByLane[] = "by_lane", kOptional[] = "optional", kCall[] = "call", kTo[] = "to", kFrom[] = "from",
                       kSize[] = "size", kWhere[] = "where", kName[] = "name";
 // Of custom calls: ours, whose name sorts behind all that users may choose, and what it has beside the site.
-inline constexpr char kOurs[] = "~effects", kTarget[] = "target", kPlatform[] = "platform", kKept[] = "kept";
+inline constexpr char kOurs[] = "~effects", kTarget[] = "target", kPlatform[] = "platform";
 } // namespace attribute
 
 // What a call of a program returns of its effects: the positions of Python's `ProgramTraits`.

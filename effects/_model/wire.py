@@ -159,7 +159,7 @@ class RecordTrait(enum.IntFlag):
 class CustomCallTrait(enum.IntFlag):
     """The traits of a call of a handler of the user's, in one number."""
 
-    HAS_TOKEN, COUNTS, ORDERED, HAS_MORE, STARTS, ON_DEVICE = layout["custom_call_traits"].values()
+    HAS_TOKEN, COUNTS, ORDERED, HAS_MORE = layout["custom_call_traits"].values()
 
 
 def call_traits(has: Mapping[RecordTrait, bool] | Mapping[CustomCallTrait, bool], devices: int, call: int) -> int:
@@ -175,7 +175,7 @@ class Attribute(enum.StrEnum):
     SITE, TRAITS, DESCRIPTION, AHEAD, TOGETHER, FAIL_AS_ONE, OPERANDS, OTHERS = layout["record_attributes"]
     ORDERED, DEVICES, MAY_DIVERGE, HAS_GROUPS, COUNTED, COUNT = layout["region_attributes"]
     BY_LANE, OPTIONAL, CALL, TO, FROM, SIZE, WHERE, NAME = layout["operation_attributes"]
-    OURS, TARGET, PLATFORM, KEPT = layout["custom_call_attributes"]
+    OURS, TARGET, PLATFORM = layout["custom_call_attributes"]
 
 
 RECORD_TARGET, CALL_TARGET, PLAIN_TARGET, PLAIN_CALL_TARGET = layout["record_targets"]

@@ -105,8 +105,7 @@ class Future(Generic[T]):
 def async_start(fun: Callable[..., T], /, *operands: Any, name: str | None = None, schedule: bool = True) -> Future[T]:
     """Starts a function of arrays, whose results are there when the future is done.
 
-    The function is computed at the start, and what stands between start and done in the program stays between them. If
-    the function is a custom call, the program goes on when the handler has returned; the handler may answer later. To
+    The function is computed at the start, and what stands between start and done in the program stays between them. To
     compute on the host beside the program, start a callback that calls a jitted function.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -149,25 +149,10 @@ def _call(
 _KEY = token_key(ASYNC)
 
 
-Start = Callable[[TokenContext, Tokens, Sequence[Any], Any], tuple[Tokens, list[Any]]]
-"""`start(ctx, tokens, operands, operation)`: a token rule for the start of operations of one class."""
-
-_starts: dict[type[Operation], Start] = {}
-_fusions: list[Callable[[Any], Any]] = []
-
-
-def start_by(kind: type[Operation], start: Start, fuse: Callable[[Any], Any]) -> None:
-    """Starts operations of this class so. `fuse` makes them in a jaxpr, of the equations that they stand for."""
-    _starts[kind] = start
-    _fusions.append(fuse)
-
-
 @register_token_rule(async_start_p)
 def _start_token_rule(
     ctx: TokenContext, tokens: Tokens, *operands: Any, operation: Operation
 ) -> tuple[Tokens, list[Any]]:
-    if (start := _starts.get(type(operation))) is not None:
-        return start(ctx, tokens, operands, operation)
     token, outs = _start(tokens[_KEY], operands, operation)
     return {_KEY: token}, outs
 
@@ -186,10 +171,10 @@ def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[A
         }
         sent = _to_exchange(operands, operation)
         return _call(token, sent, [operation.ticket], operation, POST_TARGET, attributes=peers)
-    return keep(token, operands, operation)
+    return _keep(token, operands, operation)
 
 
-def keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
+def _keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
     values = [value.astype(stored_dtype(value.dtype)) for value in values]
     by_lane = not isinstance(operation, Exchanged)
     attributes = {Attribute.BY_LANE: by_lane, Attribute.OPTIONAL: operation.of_derivative, **_named(operation)}
@@ -239,7 +224,7 @@ def _exchange_and_keep(token: Any, rank: Any, group: Any, *sent: Any, operation:
     else:
         pairs = [(sender, receiver) for sender, receiver in enumerate(operation.receivers) if receiver >= 0]
         values = [jax.lax.ppermute(value, operation.axes, pairs) for value in sent]
-    token, outs = keep(token, values, operation)
+    token, outs = _keep(token, values, operation)
     return [*outs, token]
 
 
@@ -288,8 +273,6 @@ def _is_collective(eqn: Any) -> bool:
 
 
 def _schedule(jaxpr: Any) -> Any:
-    for fuse in _fusions:
-        jaxpr = fuse(jaxpr)
     jaxpr = with_local_operations(jaxpr)
     return jaxpr, ScheduleTies(jaxpr)
 

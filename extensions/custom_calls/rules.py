@@ -25,7 +25,7 @@ from effects.extensions.custom_calls.api import Attributes
 from effects.extensions.custom_calls.message import message_of
 from effects.extensions.custom_calls.primitive import by_lane, custom_call_p
 from effects.extensions.custom_calls.targets import platforms_of, unknown_target
-from effects.lowering.effect import calls_handlers, emit_call, has_no_order, of_processes, own_devices
+from effects.lowering.effect import emit_call, has_no_order, of_processes, own_devices
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.sites import register_site
 from effects.lowering.summary import declare_noted
@@ -81,7 +81,6 @@ def call_handler(
     token: tuple[Any, ...] = (),
     counts: bool = False,
     call: int = 0,
-    start: Any = None,
     has_side_effect: bool,
     site: Site,
     results: Sequence[Any],
@@ -89,27 +88,19 @@ def call_handler(
     attributes: Attributes,
     **_: Any,
 ) -> Sequence[Any]:
-    """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours. `start`:
-    the operation that the handler starts, whose token comes behind it, and a ticket ahead of both in the results."""
+    """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours."""
     target = message_of(site).target
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
     devices = _jax.automatic_devices(ctx)
     site = of_processes(ctx, site) if devices else site
     register_site(ctx, site)
-    on_host = PLATFORMS[platform].tokens_on_host
-    on_device = not on_host and calls_handlers(ctx)
     more = token or (_NOTHING,) * (len(results) > 1)
-    if start is not None:
-        token = (*token, ctx.avals_out[-1])
-        more = (start.ticket, *token)
     has = {
-        CustomCallTrait.HAS_TOKEN: len(token) > (start is not None),
-        CustomCallTrait.COUNTS: counts and (on_host or on_device),
-        CustomCallTrait.ON_DEVICE: on_device,
+        CustomCallTrait.HAS_TOKEN: bool(token),
+        CustomCallTrait.COUNTS: counts and PLATFORMS[platform].tokens_on_host,
         CustomCallTrait.ORDERED: site.effect.ordered,
         CustomCallTrait.HAS_MORE: bool(more),
-        CustomCallTrait.STARTS: start is not None,
     }
     ours = {
         Attribute.TARGET: target,
@@ -117,10 +108,8 @@ def call_handler(
         Attribute.WHERE: str(site.where),
         Attribute.SITE: site.id,
         Attribute.TRAITS: call_traits(has, own_devices(ctx, devices), call),
-        Attribute.KEPT: np.array(start.kept if start is not None else (), np.int64),
         Attribute.DESCRIPTION: site.description,
     }
-    own_operands, own_results = (n - len(token) for n in (len(operands), len(results) + len(more)))  # tokens come last
     outs = emit_call(
         ctx.replace(avals_out=[*ctx.avals_out[: len(results)], *more]),
         CUSTOM_CALL_TARGET,
@@ -128,9 +117,9 @@ def call_handler(
         {**attributes.values, Attribute.OURS: ours},
         replicated=bool(devices or _jax.replicas_per_group(ctx)),
         has_side_effect=has_side_effect,
-        aliases=dict([*aliases, *((own_operands + i, own_results + i) for i in range(len(token)))]),
+        aliases=dict([*aliases, *([(len(operands) - 1, len(results))] if token else [])]),
     )
-    return outs[: own_results + len(token)] if token else outs[: len(results)]
+    return outs[: len(results) + len(token)]
 
 
 _NOTHING = _jax.ShapedArray((0,), np.uint8)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 
-import jax
-
 from benchmarks import __main__ as command
 from benchmarks._cases import CASES, Case, Result
 from benchmarks._measure import Figure
-from benchmarks._overlap import _kinds
 
 
 def test_failing_case_keeps_the_others(monkeypatch, tmp_path, capsys):
@@ -35,10 +32,3 @@ def test_failing_case_keeps_the_others(monkeypatch, tmp_path, capsys):
     assert "Failed, and not in the tables: second, third." in shown.out
     assert "no such thing here" in shown.err and "no compiler here" in shown.err
     assert command.main(["--only", "first"]) == 0
-
-
-def test_handlers_of_cpus_are_called_there_alone(monkeypatch):
-    """The handler that answers later is for CPUs, so that nothing calls it elsewhere."""
-    assert "handler" in _kinds()
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert list(_kinds()) == ["chain", "loop"]

@@ -1,4 +1,4 @@
-// Asynchronous operations and custom calls on a GPU: what is put into the stream, and what comes of it when the stream
+// Asynchronous operations on a GPU: what is put into the stream, and what comes of it when the stream
 // gets there.
 #include <cstring>
 #include <string>
@@ -9,8 +9,6 @@
 #include "dispatch/native/xla/host_failures.h"
 #include "dispatch/native/xla/runtime.h"
 #include "extensions/asynchronous/native/ticket.h"
-#include "extensions/custom_calls/native/custom_call.h"
-#include "token_effects/custom_call.h"
 
 namespace effects::cuda_operations_test {
 namespace {
@@ -172,56 +170,6 @@ TEST(test_functions_of_the_host_begin) {
   CHECK_EQ(seen.size(), size_t{1});
   CHECK(seen[0].find("site 11 kind " + std::to_string(static_cast<int>(Kind::kUnordered))) == 0);
   operations().end({1, device.token.token.epoch});
-  CHECK_SEEN({StandIn_Complaints()}, {""});
-}
-
-xla::ffi::Error Speak(token_effects::Call call, xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets) {
-  if (args.size() != 0 || rets.size() != 0) return xla::ffi::Error::Internal("The handler sees what is not its own.");
-  call.Print("one");
-  call.Print("two");
-  return xla::ffi::Error::Success();
-}
-XLA_FFI_DEFINE_HANDLER(kSpeak, Speak, xla::ffi::Ffi::Bind().Ctx<token_effects::Call>().RemainingArgs().RemainingRets());
-
-// What a handler says has its place where the stream comes to the call, between the records around it, though the
-// handler has run before. The token on the device has counted it, and goes on as it was where nothing can be published.
-TEST(test_messages_of_custom_calls) {
-  cuda::PublishMessagesOfCustomCalls(); // as when Python loads the module
-  OnDevice device(On::kCudaWithoutKernel, 1, drain().open(1, 0));
-  Launching launching(device);
-  LoadedPluginCall::id.type_id = 3;
-  auto call = std::make_unique<LoadedPluginCall>(kSpeak, "speak", "cuda", "model.py:8", 12,
-                                                 kCustomCallHasToken | kCustomCallCounts | kCustomCallIsOnDevice |
-                                                     kCustomCallIsOrdered | kCustomCallHasMore,
-                                                 xla::ffi::Span<const int64_t>(nullptr, 0), kDescription);
-  Loaded loaded{0, device.stream, call.get()};
-  void *execute = nullptr;
-  for (const Handler &handler : CustomCallHandlers(/*in_plugin=*/true))
-    if (std::strcmp(handler.stage, "execute") == 0) execute = handler.function;
-  const auto speak = [&](const Buffer &token) {
-    Frame frame(loaded);
-    return With(frame, {&token}, {&token}).attributes({{attribute::kOurs, int64_t{0}}}).call(execute);
-  };
-  StandIn_Hold(device.stream);
-  CHECK(launching.record(device.token.token, 1).empty());
-  ++device.token.token.index;
-  const Buffer own(ValueOf(device.token));
-  CHECK(speak(own).empty());
-  device.token.token.index += 2;
-  CHECK(launching.record(device.token.token, 2).empty());
-  const DeviceToken before_close = device.token;
-  ++device.token.token.index;
-  call.reset(); // XLA has freed the program
-  CHECK_EQ(publisher().count_published().records, uint64_t{0});
-  CHECK_EQ(sites().holders(12), uint64_t{1});
-  StandIn_LetGo(device.stream);
-  device.synchronize();
-  CHECK_EQ(sites().holders(12), uint64_t{0});
-  CHECK(own.bytes() == ValueOf(before_close).bytes);
-  std::vector<std::string> sites_seen;
-  for (const std::string &line : Play({[&] { CHECK(device.close().empty()); }}, 1))
-    sites_seen.push_back(line.substr(0, line.find(" kind")));
-  CHECK_SEEN(sites_seen, {"site 11", "site 12", "site 12", "site 11"});
   CHECK_SEEN({StandIn_Complaints()}, {""});
 }
 

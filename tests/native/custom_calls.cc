@@ -207,35 +207,6 @@ ffi::Future Fold(ffi::Buffer<ffi::S32> x, int64_t modulus, ffi::ResultBuffer<ffi
   return future;
 }
 
-struct Held {
-  ffi::Promise promise;
-  ffi::Buffer<ffi::S32> x;
-  ffi::ResultBuffer<ffi::S32> y;
-};
-std::vector<Held> held; // calls that have not been answered
-
-// Gives its operand plus one, once `release` is called.
-ffi::Future Hold(ffi::Buffer<ffi::S32> x, ffi::ResultBuffer<ffi::S32> y) {
-  std::lock_guard lock(mutex);
-  held.push_back({ffi::Promise(), x, y});
-  return ffi::Future(held.back().promise);
-}
-
-// Answers all calls of `hold`, and gives how many there were.
-ffi::Error Release(ffi::Buffer<ffi::S32>, ffi::ResultBuffer<ffi::S32> y) {
-  std::vector<Held> released;
-  {
-    std::lock_guard lock(mutex);
-    released.swap(held);
-  }
-  y->typed_data()[0] = static_cast<int32_t>(released.size());
-  for (Held &each : released) {
-    for (size_t i = 0; i < each.x.element_count(); ++i) each.y->typed_data()[i] = each.x.typed_data()[i] + 1;
-    each.promise.SetAvailable();
-  }
-  return ffi::Error::Success();
-}
-
 } // namespace
 
 using F32 = ffi::Buffer<ffi::F32>;
@@ -263,8 +234,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(
 XLA_FFI_DEFINE_HANDLER_SYMBOL(later, Later, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fold, Fold, ffi::Ffi::Bind().Arg<S32>().Attr<int64_t>("modulus").Ret<S32>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(hold, Hold, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(release, Release, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
 
 // What the handlers have noted, up to `size` of it; forgets it. Returns how much there was.
 extern "C" int64_t take_seen(int32_t *out, int64_t size) {

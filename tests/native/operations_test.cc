@@ -134,69 +134,6 @@ TEST(test_the_end_of_a_program) {
   CHECK(operations.end(kProgram) == 0);
 }
 
-std::vector<Bytes> ValuesOf(const std::vector<int32_t> &values) {
-  std::vector<Bytes> kept;
-  kept.emplace_back(SpanOf(values));
-  return kept;
-}
-
-// What is expected is given to those that wait for it by then, lane by lane, and to those that come later.
-TEST(test_an_answer_reaches_those_that_wait_and_those_that_come_later) {
-  Operations operations;
-  const uint32_t number = operations.expect(kProgram, 0, 3);
-  Taken first(1), second(1), third(1), again(1);
-  operations.take(kProgram, 0, number, 1, {first.out()}, first.done());
-  operations.take(kProgram, 0, number, 0, {second.out()}, second.done());
-  CHECK(!first.has_come && !second.has_come);
-  operations.answer(kProgram, 0, number, ValuesOf({5, 6, 7}), {});
-  first.wait(), second.wait();
-  CHECK(first.error.empty() && first.values[0] == 6 && second.error.empty() && second.values[0] == 5);
-  operations.take(kProgram, 0, number, 2, {third.out()}, third.done());
-  CHECK(third.has_come && third.error.empty() && third.values[0] == 7);
-  operations.take(kProgram, 0, number, 2, {again.out()}, again.done());
-  CHECK(!again.error.empty());
-  CHECK(operations.end(kProgram) == 0);
-}
-
-// An answer may be an error. One that comes when the program has failed or ended writes nowhere.
-TEST(test_an_answer_may_fail_or_come_too_late) {
-  Operations operations;
-  Taken failed(1), waits(1);
-  const uint32_t number = operations.expect(kProgram, 0, 1);
-  operations.take(kProgram, 0, number, 0, {failed.out()}, failed.done());
-  operations.answer(kProgram, 0, number, {}, "no");
-  failed.wait();
-  CHECK(failed.error == "no");
-  const uint32_t next = operations.expect(kProgram, 0, 1);
-  operations.take(kProgram, 0, next, 0, {waits.out()}, waits.done());
-  operations.fail(kProgram, "why");
-  waits.wait();
-  CHECK(waits.error == "why");
-  operations.answer(kProgram, 0, next, ValuesOf({9}), {});
-  CHECK(waits.values[0] == -1);
-  operations.end(kProgram);
-  operations.answer(kProgram, 0, next, ValuesOf({9}), {});
-  const uint32_t undone = operations.expect(kProgram, 0, 1);
-  CHECK(operations.end(kProgram) == 1);
-  operations.answer(kProgram, 0, undone, ValuesOf({9}), {});
-}
-
-// Answers and dones race, and each done has its own answer.
-TEST(test_answers_race_with_dones) {
-  constexpr int32_t kRounds = 500;
-  Operations operations;
-  for (int32_t round = 0; round < kRounds; ++round) {
-    const uint32_t number = operations.expect(kProgram, 0, 1);
-    Taken taken(1);
-    std::thread handler([&] { operations.answer(kProgram, 0, number, ValuesOf({round}), {}); });
-    operations.take(kProgram, 0, number, 0, {taken.out()}, taken.done());
-    taken.wait();
-    handler.join();
-    CHECK(taken.error.empty() && taken.values[0] == round);
-  }
-  CHECK(operations.end(kProgram) == 0);
-}
-
 // Devices in threads of their own pass values around a ring.
 TEST(test_a_ring_of_threads) {
   constexpr uint32_t kDevices = 8;

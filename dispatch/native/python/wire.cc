@@ -131,9 +131,7 @@ nb::dict Wire() {
   wire["custom_call_traits"] = Numbers({{"has_token", kCustomCallHasToken},
                                         {"counts", kCustomCallCounts},
                                         {"ordered", kCustomCallIsOrdered},
-                                        {"has_more", kCustomCallHasMore},
-                                        {"starts", kCustomCallStarts},
-                                        {"on_device", kCustomCallIsOnDevice}});
+                                        {"has_more", kCustomCallHasMore}});
   // In the order of `Scalar`.
   wire["scalars"] = Names({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32",
                            "float64", "bfloat16", "thread", "device", "lane"});
@@ -149,7 +147,7 @@ nb::dict Wire() {
       Names({name::kOrdered, name::kDevices, name::kMayDiverge, name::kHasGroups, name::kCounted, name::kCount});
   wire["operation_attributes"] = Names(
       {name::kByLane, name::kOptional, name::kCall, name::kTo, name::kFrom, name::kSize, name::kWhere, name::kName});
-  wire["custom_call_attributes"] = Names({name::kOurs, name::kTarget, name::kPlatform, name::kKept});
+  wire["custom_call_attributes"] = Names({name::kOurs, name::kTarget, name::kPlatform});
   wire["program_traits"] = NamesInOrder({{"effects", kEffects},
                                          {"has_callbacks", kHasCallbacks},
                                          {"awaits_results", kAwaitsResults},

@@ -36,7 +36,6 @@ bool Operations::Inbox::is_complete() const {
 }
 
 std::string Operations::Operation::give(uint32_t lane, const std::vector<Out> &outs) const {
-  if (!error.empty()) return error;
   if (values.size() != outs.size() || lane >= lanes) return kOtherSize;
   for (size_t i = 0; i < outs.size(); ++i) {
     const size_t size = values[i].size / lanes;
@@ -77,41 +76,6 @@ uint32_t Operations::keep(const Program &program, int32_t device, const Span *va
   for (size_t i = 0; i < count; ++i) operation.values.emplace_back(values[i]);
   std::lock_guard lock(mutex_);
   return add(program, device, std::move(operation));
-}
-
-uint32_t Operations::expect(const Program &program, int32_t device, uint32_t lanes) {
-  Operation operation;
-  operation.lanes = operation.lanes_left = lanes;
-  operation.answered = false;
-  std::lock_guard lock(mutex_);
-  return add(program, device, std::move(operation));
-}
-
-void Operations::answer(const Program &program, int32_t device, uint32_t number, std::vector<Bytes> values,
-                        std::string error) {
-  std::optional<Operation> ended; // freed without the lock
-  std::vector<std::pair<Done, std::string>> done;
-  {
-    std::lock_guard lock(mutex_);
-    const auto of = programs_.find(program);
-    if (of == programs_.end()) return;
-    const auto it = of->second.open.find({device, number});
-    if (it == of->second.open.end()) return;
-    Operation &operation = it->second;
-    operation.answered = true;
-    operation.values = std::move(values);
-    operation.error = std::move(error);
-    for (Waiting &waiting : operation.waiting)
-      done.emplace_back(std::move(waiting.done), operation.give(waiting.lane, waiting.outs));
-    operation.lanes_left -= static_cast<uint32_t>(operation.waiting.size());
-    operation.waiting.clear();
-    if (operation.lanes_left == 0) {
-      ended = std::move(operation);
-      of->second.open.erase(it);
-    }
-  }
-  // The calling thread is the user's, and may hold locks.
-  for (auto &[each, wrong] : done) threads_.run([each = std::move(each), wrong = std::move(wrong)] { each(wrong); });
 }
 
 uint32_t Operations::post(const Program &program, int32_t device, const Exchange &exchange, bool optional) {
@@ -190,8 +154,6 @@ void Operations::take(const Program &program, int32_t device, uint32_t number, u
         of->second.inboxes.erase(*operation.inbox);
       }
       of->second.open.erase(it);
-    } else if (!operation.answered) {
-      operation.waiting.push_back({lane, std::move(outs), std::exchange(done, nullptr)});
     } else {
       // With the lock held: other lanes, which are done by the same thread, are all that could share the values.
       error = operation.give(lane, outs);
@@ -209,21 +171,15 @@ void Operations::take(const Program &program, int32_t device, uint32_t number, u
 
 void Operations::fail(const Program &program, const std::string &why) {
   std::map<InboxKey, Inbox> inboxes;
-  std::vector<Done> waiting;
   {
     std::lock_guard lock(mutex_);
     const auto it = programs_.find(program);
     if (it == programs_.end() || program.thread == kPlainThread) return; // plain ones are not one program's
     if (it->second.failed.empty()) it->second.failed = why;              // what comes later follows from it
     inboxes.swap(it->second.inboxes);
-    for (auto &[key, operation] : it->second.open) {
-      for (Waiting &each : operation.waiting) waiting.push_back(std::move(each.done));
-      operation.waiting.clear(); // an answer that comes later finds nothing to write to
-    }
   }
   for (auto &[key, inbox] : inboxes)
-    if (inbox.done) waiting.push_back(std::move(inbox.done));
-  for (Done &done : waiting) threads_.run([done = std::move(done), why] { done(why); });
+    if (inbox.done) threads_.run([done = std::move(inbox.done), why] { done(why); });
 }
 
 std::optional<size_t> Operations::end(const Program &program) {

@@ -31,7 +31,6 @@ namespace effects {
 // A block and how much of it counts.
 struct Bytes {
   explicit Bytes(const Span &span);
-  Bytes(Block block, size_t size) : block(std::move(block)), size(size) {}
   Block block;
   size_t size;
 };
@@ -57,11 +56,6 @@ public:
   // done.
   uint32_t keep(const Program &program, int32_t device, const Span *values, size_t count, uint32_t lanes,
                 bool optional = false);
-
-  // As start(), and what it comes to is not known yet: answer() says so, once.
-  uint32_t expect(const Program &program, int32_t device, uint32_t lanes);
-  // The values that expect() announced, or with `error` why there are none. Nothing happens if the program has ended.
-  void answer(const Program &program, int32_t device, uint32_t number, std::vector<Bytes> values, std::string error);
 
   // As start(), and sends its parts to the other devices. Each must come here the same number of times.
   uint32_t post(const Program &program, int32_t device, const Exchange &exchange, bool optional = false);
@@ -92,18 +86,10 @@ private:
   };
   using InboxKey = std::tuple<int64_t, uint32_t, uint32_t, uint32_t>; // call, which time, group, receiver's rank
 
-  struct Waiting {
-    uint32_t lane;
-    std::vector<Out> outs;
-    Done done;
-  };
   struct Operation {
     std::vector<Bytes> values;
     uint32_t lanes = 1, lanes_left = 1;
     bool optional = false;
-    bool answered = true; // the values are there, or will never be
-    std::string error;    // why they will never be
-    std::vector<Waiting> waiting;
     std::string give(uint32_t lane, const std::vector<Out> &outs) const; // what was wrong
     std::optional<InboxKey> inbox;                                       // of an exchange
     std::vector<uint32_t> senders;

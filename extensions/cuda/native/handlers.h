@@ -34,7 +34,4 @@ const std::vector<Handler> &handlers();
 // Those of asynchronous operations, of stages that are theirs alone: for the table of all.
 std::vector<Handler> OperationHandlers();
 
-// From now on messages of users' handlers on a GPU are published when their stream comes there.
-void PublishMessagesOfCustomCalls();
-
 } // namespace effects::cuda

@@ -13,7 +13,6 @@ namespace nb = nanobind;
 
 static const Extension of_cuda([](nb::module_ &m) {
   listeners().when_stopped.push_back([] { cuda::arrivals().stop(); });
-  cuda::PublishMessagesOfCustomCalls();
   m.def("cuda_handlers", [] { return ToList(cuda::handlers()); });
   m.def("loaded_cuda_site_type", [] {
     return nb::make_tuple(nb::capsule(cuda::LoadedCudaSiteTypeId()), nb::capsule(cuda::LoadedCudaSiteTypeInfo()));

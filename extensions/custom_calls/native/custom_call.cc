@@ -8,8 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "extensions/asynchronous/native/bodies.h"
-#include "extensions/asynchronous/native/ticket.h"
 #include "overlay.h"
 
 namespace effects {
@@ -79,11 +77,10 @@ void MessageSite::publish_plain(int32_t device, int32_t level, std::string_view 
 }
 
 LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view platform, std::string_view where,
-                       int64_t site, int64_t traits, ffi::Span<const int64_t> kept, std::string_view description)
+                       int64_t site, int64_t traits, std::string_view description)
     : handler(handler), target(target), where(where), first_device(platform == "cuda" ? kFirstGpu : 0),
       has_token((traits & kCustomCallHasToken) != 0), has_more((traits & kCustomCallHasMore) != 0),
-      counts((traits & kCustomCallCounts) != 0), on_device((traits & kCustomCallIsOnDevice) != 0),
-      starts((traits & kCustomCallStarts) != 0), kept(kept.begin(), kept.end()),
+      counts((traits & kCustomCallCounts) != 0),
       messages(std::make_shared<const MessageSite>(
           static_cast<uint64_t>(site), (traits & kCustomCallIsOrdered) != 0 ? Kind::kOrdered : Kind::kUnordered,
           static_cast<uint16_t>(DevicesOf(traits) != 0 ? kReplicated : 0), description)) {}
@@ -95,12 +92,12 @@ __attribute__((tls_model("initial-exec"))) // looked at in every call, and small
 #endif
 thread_local CurrentCall *current = nullptr;
 
-// The buffers of ours, by how many there are from there to the end.
-const XLA_FFI_Buffer &Operand(const XLA_FFI_CallFrame *frame, int64_t from_end) {
-  return *static_cast<const XLA_FFI_Buffer *>(frame->args.args[frame->args.size - from_end]);
+// The buffers of ours.
+const XLA_FFI_Buffer &LastOperand(const XLA_FFI_CallFrame *frame) {
+  return *static_cast<const XLA_FFI_Buffer *>(frame->args.args[frame->args.size - 1]);
 }
-const XLA_FFI_Buffer &Result(const XLA_FFI_CallFrame *frame, int64_t from_end) {
-  return *static_cast<const XLA_FFI_Buffer *>(frame->rets.rets[frame->rets.size - from_end]);
+const XLA_FFI_Buffer &LastResult(const XLA_FFI_CallFrame *frame) {
+  return *static_cast<const XLA_FFI_Buffer *>(frame->rets.rets[frame->rets.size - 1]);
 }
 DeviceToken LoadToken(const XLA_FFI_Buffer &buffer) {
   return effects::LoadToken(buffer.data, static_cast<size_t>(buffer.dims[0]) * sizeof(uint32_t));
@@ -132,9 +129,8 @@ ffi::ErrorOr<std::unique_ptr<Loaded>> Instantiate(Api api, ffi::Dictionary attri
     auto where = ours->get<std::string_view>(attribute::kWhere),
          description = ours->get<std::string_view>(attribute::kDescription);
     auto site = ours->get<int64_t>(attribute::kSite), traits = ours->get<int64_t>(attribute::kTraits);
-    auto kept = ours->get<ffi::Span<const int64_t>>(attribute::kKept);
     if (!target.has_value() || !platform.has_value() || !where.has_value() || !description.has_value() ||
-        !site.has_value() || !traits.has_value() || !kept.has_value())
+        !site.has_value() || !traits.has_value())
       return ffi::Unexpected(ffi::Error::Internal("A custom call does not describe itself."));
     const auto refuse = [&](ffi::ErrorCode code, const std::string &message) {
       return ffi::Unexpected(ffi::Error(
@@ -157,7 +153,7 @@ ffi::ErrorOr<std::unique_ptr<Loaded>> Instantiate(Api api, ffi::Dictionary attri
                         ". XLA calls handlers that are not newer than itself. Compile it with the headers "
                         "in `jax.ffi.include_dir()` of this JAX, or of an older one.");
     }
-    return std::make_unique<Loaded>(handler, *target, *platform, *where, *site, *traits, *kept, *description);
+    return std::make_unique<Loaded>(handler, *target, *platform, *where, *site, *traits, *description);
   } catch (const std::exception &error) {
     return ffi::Unexpected(ffi::Error::Internal(std::string("A custom call could not be loaded: ") + error.what()));
   }
@@ -196,11 +192,9 @@ public:
     change(-1);
   }
   UsersFrame(const UsersFrame &) = delete;
-  // `buffers` has those for the handler.
-  template <typename Buffers>
-  void use(Buffers &buffers) {
-    frame_->args.args = buffers.operands();
-    frame_->rets.rets = buffers.results();
+  void use(BufferViews &views) {
+    frame_->args.args = views.operands();
+    frame_->rets.rets = views.results();
   }
   ~UsersFrame() {
     frame_->args.args = operands_;
@@ -213,8 +207,8 @@ public:
 private:
   void change(int64_t by) {
     const LoadedCall &call = *current->call;
-    frame_->args.size += by * (call.has_token + call.starts);
-    frame_->rets.size += by * (call.starts ? 2 + call.has_token : call.has_more);
+    frame_->args.size += by * call.has_token;
+    frame_->rets.size += by * call.has_more;
     frame_->attrs.size += by;
   }
   XLA_FFI_CallFrame *const frame_;
@@ -255,37 +249,11 @@ XLA_FFI_Error *CallWithViews(XLA_FFI_CallFrame *frame, CurrentCall &now) {
   return error;
 }
 
-// Starts the operation with the handler. If it does not answer later, it has answered when it returns.
-XLA_FFI_Error *Start(const LoadedCall &call, XLA_FFI_CallFrame *frame, CurrentCall &now) {
-  const DeviceToken token = LoadToken(Operand(frame, 1));
-  const XLA_FFI_Buffer &tickets = Result(frame, 2 + call.has_token);
-  const size_t lanes = ffi::AnyBuffer(&tickets).element_count() / kTicketLength;
-  const int32_t device = DeviceOf(frame->api, frame->ctx);
-  XLA_FFI_Error *error;
-  {
-    UsersFrame users(frame, &now);
-    now.started =
-        std::make_shared<StartedCall>(ProgramOf(token.token), device, static_cast<uint32_t>(lanes), call.kept, *frame);
-    NoteStart(device, token.token, now.started->number(), call.target + " at " + call.where);
-    users.use(*now.started);
-    error = CallUser(now, frame);
-  }
-  StoreTickets(static_cast<float *>(tickets.data), lanes, now.started->number());
-  effects::StoreToken(token, Result(frame, 1).data);
-  if (error != nullptr)
-    operations().fail(ProgramOf(token.token), kProgramFailed);
-  else if (std::exchange(frame->future, nullptr) == nullptr)
-    now.started->answer({});
-  return error;
-}
-
 // JAX tells plugins of handlers before it tells them of types, in some versions, and XLA refuses a handler whose type
 // it does not know. So when XLA asks what this is, one answers that has no type.
 XLA_FFI_Error *LoadInPlugin(XLA_FFI_CallFrame *frame) {
   return frame->extension_start != nullptr ? (*kMetadata)(frame) : (*kInstantiateInPlugin)(frame);
 }
-
-PublishOnDevice publish_on_device = nullptr;
 
 template <typename Loaded>
 XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
@@ -296,25 +264,13 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
     if (XLA_FFI_Error *error = frame->api->XLA_FFI_State_Get(&state)) return error;
     const LoadedCall &call = *static_cast<const Loaded *>(state.state);
 
-    CurrentCall now{&call, frame->api, frame->ctx, {}, nullptr, nullptr, false, {}};
-    const int64_t from_end = 1 + call.starts; // our token for the records
-    const bool counts_here = call.counts && !call.on_device;
-    if (counts_here) now.token = LoadToken(Operand(frame, from_end));
-    XLA_FFI_Error *error = call.starts ? Start(call, frame, now) : CallWithViews(frame, now);
-    if (counts_here) effects::StoreToken(now.token, Result(frame, from_end).data);
-    if (error != nullptr && counts_here) // other devices of the program may wait for what this one does not send
-      operations().fail(ProgramOf(now.token.token), kProgramFailed);
-    if (!now.messages.empty() && publish_on_device != nullptr) {
-      Span token{nullptr, 0};
-      Out next{nullptr, 0};
-      if (call.counts) {
-        token = {Operand(frame, from_end).data, ffi::AnyBuffer(&Operand(frame, from_end)).size_bytes()};
-        next = {Result(frame, from_end).data, token.size};
-      }
-      const std::string wrong =
-          publish_on_device(call, frame, DeviceOf(frame->api, frame->ctx), token, next, std::move(now.messages));
-      if (!wrong.empty() && error == nullptr) error = FailInternally(now, wrong);
-    }
+    CurrentCall now{&call, frame->api, frame->ctx, {}, nullptr};
+    if (call.counts) now.token = LoadToken(LastOperand(frame));
+    XLA_FFI_Error *error = CallWithViews(frame, now);
+    if (call.counts) effects::StoreToken(now.token, LastResult(frame).data);
+    if (error != nullptr && call.counts) // other devices of the program may wait for what this one does not send
+      for (const auto &listener : listeners().when_program_fails)
+        listener(ProgramOf(now.token.token), kProgramFailed);
     return error;
   } catch (...) { // there is no memory left to say more
     XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, "A custom call could not be made.",
@@ -324,8 +280,6 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
 }
 
 } // namespace
-
-void SetPublishOnDevice(PublishOnDevice publish) { publish_on_device = publish; }
 
 CurrentCall *current_call() { return current; }
 

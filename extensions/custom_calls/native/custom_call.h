@@ -12,17 +12,10 @@
 #include "dispatch/native/producer/device_token.h"
 #include "dispatch/native/wire.h"
 #include "dispatch/native/xla/runtime.h"
-#include "started_call.h"
 #include "targets.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace effects {
-
-// What a handler says: a line, or an event of this level.
-struct Message {
-  int32_t level;
-  std::string text;
-};
 
 // Where the messages of a call belong. While it lives, their site is retained.
 class MessageSite {
@@ -35,7 +28,7 @@ public:
 
   // At the place of the token, which goes on.
   void publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const;
-  // In a program that JAX dispatches.
+  // In a program that JAX dispatches, or on a GPU.
   void publish_plain(int32_t device, int32_t level, std::string_view text) const;
 
 private:
@@ -54,15 +47,11 @@ struct LoadedCall {
   int32_t first_device; // the number of the platform's first device in records
   bool has_token;       // behind the operands
   bool has_more;        // there is something behind the results
-  bool counts;          // it is one of ours
-  bool
-      on_device; // it is in a device's memory, and what the handler says belongs behind what it has put into the stream
-  bool starts;   // an asynchronous operation, which comes to these of its results
-  std::vector<int64_t> kept;
+  bool counts;          // it is one of ours, in the host's memory
   std::shared_ptr<const MessageSite> messages;
 
   LoadedCall(UserHandler handler, std::string_view target, std::string_view platform, std::string_view where,
-             int64_t site, int64_t traits, xla::ffi::Span<const int64_t> kept, std::string_view description);
+             int64_t site, int64_t traits, std::string_view description);
 };
 
 // The same where XLA is a plugin, as for GPUs: it numbers types by itself, so that the type is another.
@@ -95,10 +84,8 @@ struct CurrentCall {
   const XLA_FFI_Api *xla; // its functions
   XLA_FFI_ExecutionContext *context;
   DeviceToken token;
-  std::shared_ptr<StartedCall> started; // if it starts an asynchronous operation
-  std::shared_ptr<BufferViews> views;   // if it does not
+  std::shared_ptr<BufferViews> views;
   bool answers_later = false;
-  std::vector<Message> messages; // that wait for the device to come to their place
 };
 
 // The calling thread's; null if none runs there.
@@ -106,14 +93,5 @@ CurrentCall *current_call();
 
 // The stages of the handler.
 std::vector<Handler> CustomCallHandlers(bool in_plugin);
-
-// What becomes of the messages of a call on a device: puts their publishing into the stream,
-// behind what the handler has put there. `token` and the `next` one lie on the device, if the call counts. Returns what
-// went wrong.
-using PublishOnDevice = std::string (*)(const LoadedCall &call, XLA_FFI_CallFrame *frame, int32_t ordinal,
-                                        const Span &token, const Out &next, std::vector<Message> messages);
-
-// Set once, before any call is `on_device`.
-void SetPublishOnDevice(PublishOnDevice publish);
 
 } // namespace effects

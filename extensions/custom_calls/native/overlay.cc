@@ -33,8 +33,7 @@ struct Overlay {
   std::unordered_map<XLA_FFI_Error *, Details> errors; // that have not been handed to XLA
   struct Whose {
     std::string target, where;
-    std::shared_ptr<StartedCall> started; // the future is none of XLA's
-    std::shared_ptr<BufferViews> views;   // what the handler still looks at
+    std::shared_ptr<BufferViews> views; // what the handler still looks at
   };
   std::unordered_map<XLA_FFI_Future *, Whose> futures; // that are not there yet
 
@@ -97,10 +96,6 @@ const char *Publish(int32_t level, const char *text, size_t size) {
   CurrentCall *const current = current_call();
   if (current == nullptr) return kNoCall;
   const LoadedCall &call = *current->call;
-  if (call.on_device) {
-    current->messages.push_back({level, std::string(text, size)});
-    return nullptr;
-  }
   const int32_t device = call.first_device + DeviceOf(current->xla, current->context);
   if (call.counts)
     call.messages->publish(current->token, device, level, {text, size});
@@ -180,17 +175,11 @@ Overlay::Details Overlay::details_of(XLA_FFI_Error *error) {
 }
 
 XLA_FFI_Error *Overlay::create_future(XLA_FFI_Future_Create_Args *args) {
-  CurrentCall *const current = current_call();
-  if (current != nullptr && current->started != nullptr) {
-    // XLA does not wait for it. All that is asked of it is an address that no other has.
-    args->future = reinterpret_cast<XLA_FFI_Future *>(new char);
-  } else if (XLA_FFI_Error *error = original->XLA_FFI_Future_Create(args)) {
-    return error;
-  }
-  if (current != nullptr) {
+  if (XLA_FFI_Error *error = original->XLA_FFI_Future_Create(args)) return error;
+  if (CurrentCall *const current = current_call()) {
     current->answers_later = true;
     std::lock_guard lock(mutex);
-    futures[args->future] = {current->call->target, current->call->where, current->started, current->views};
+    futures[args->future] = {current->call->target, current->call->where, current->views};
   }
   return nullptr;
 }
@@ -202,29 +191,17 @@ std::optional<Overlay::Whose> Overlay::forget(XLA_FFI_Future *future) {
   if (it == futures.end()) return std::nullopt;
   std::optional<Whose> whose = std::move(it->second);
   futures.erase(it);
-  if (whose->started != nullptr) delete reinterpret_cast<char *>(future);
   return whose;
 }
 
 XLA_FFI_Error *Overlay::complete_future(XLA_FFI_Future_SetAvailable_Args *args) {
-  if (const auto whose = forget(args->future); whose && whose->started != nullptr) {
-    whose->started->answer({});
-    return nullptr;
-  }
+  forget(args->future);
   return original->XLA_FFI_Future_SetAvailable(args);
 }
 
 XLA_FFI_Error *Overlay::fail_future(XLA_FFI_Future_SetError_Args *args) {
   XLA_FFI_Future_SetError_Args ours = *args;
-  if (const auto whose = forget(args->future)) {
-    if (whose->started != nullptr) {
-      const Details details = details_of(args->error);
-      whose->started->answer(
-          DescribeFailure(whose->target, whose->where, static_cast<int>(details.code), details.message));
-      return nullptr;
-    }
-    ours.error = FailWith(original, whose->target, whose->where, args->error);
-  }
+  if (const auto whose = forget(args->future)) ours.error = FailWith(original, whose->target, whose->where, args->error);
   return original->XLA_FFI_Future_SetError(&ours);
 }
 

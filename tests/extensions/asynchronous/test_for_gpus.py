@@ -145,11 +145,11 @@ def test_callbacks_are_refused_where_there_are_no_handlers(platform):
         lowered(lambda x: fx.async_done(fx.async_callback(lambda x: x, X, x)), X, platforms=(platform,))
 
 
-def test_custom_calls_count_on_the_device():
-    """Their call takes the token in place."""
+def test_custom_calls_hand_the_token_on():
+    """Their call takes the token in place, and counts nothing."""
     fx.register_custom_call("for_gpus.announce", (build_handlers(), "announce"), platform="cuda")
     text = lowered(lambda: fx.custom_call("for_gpus.announce", (), label="", effect=STEP))
     (call,) = (line for line in text.splitlines() if "@effects_custom_call" in line)
     traits = int(re.search(r"traits = (\d+)", call)[1])
-    assert traits & CustomCallTrait.ON_DEVICE and traits & CustomCallTrait.COUNTS
+    assert traits & CustomCallTrait.HAS_TOKEN and not traits & CustomCallTrait.COUNTS
     assert "output_operand_aliases" in call

@@ -3,8 +3,7 @@
 from tests.mutants.slip import Slip
 
 EARLY = "tests/extensions/custom_calls/test_calls_return_early.py"
-STARTED = "tests/extensions/custom_calls/test_started.py"
-STARTED_CALL = "tests/native/started_call_test.cc"
+VIEWS = "tests/native/custom_call_views_test.cc"
 DEVICES = "tests/extensions/asynchronous/test_several_devices.py"
 
 SLIPS = (
@@ -57,37 +56,13 @@ SLIPS = (
         (f"{DEVICES}::test_statements_between_in_a_region_over_one_axis_of_two",),
     ),
     Slip(
-        "asynchronous.used_besides",
-        "extensions/custom_calls/started.py",
-        "all(uses[id(out)] <= 1 for out in call.outvars)",
-        "True",
-        "A call whose results are used besides has none when they are used.",
-        (f"{STARTED}::test_results_that_are_used_besides_are_computed_at_the_start",),
-    ),
-    Slip(
-        "asynchronous.operands_are_not_copied",
-        "extensions/custom_calls/native/started_call.cc",
-        "    if (size != 0) std::memcpy(memory.get(), BufferOf(frame.args.args[i]).data, size);\n",
-        "",
-        "A handler that is started does not get its operands.",
-        (f"{STARTED_CALL}::test_handler_has_memory_of_its_own",),
-    ),
-    Slip(
-        "asynchronous.not_in_place",
-        "extensions/custom_calls/native/started_call.cc",
-        "      if (BufferOf(frame.args.args[j]).data == data) memory",
-        "      if (false) memory",
-        "A handler that is started and works in place has its result elsewhere.",
-        (f"{STARTED_CALL}::test_result_in_the_place_of_an_operand_stays_there",),
-    ),
-    Slip(
         "asynchronous.buffers_of_later_answers",
         "extensions/custom_calls/native/custom_call.cc",
         "  for (XLA_FFI_Buffer &buffer : buffers_) pointers_.push_back(&buffer);\n",
         "  pointers_.assign(frame.args.args, frame.args.args + frame.args.size);\n"
         "  pointers_.insert(pointers_.end(), frame.rets.rets, frame.rets.rets + frame.rets.size);\n",
         "A handler that answers later writes where another device's result belongs.",
-        (f"{STARTED_CALL}::test_views_of_buffers_outlive_the_call",),
+        (f"{VIEWS}::test_views_of_buffers_outlive_the_call",),
     ),
     Slip(
         "asynchronous.lane_of_a_ticket",

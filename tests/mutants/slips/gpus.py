@@ -8,14 +8,6 @@ FOR_GPUS = "tests/extensions/asynchronous/test_for_gpus.py"
 
 SLIPS = (
     Slip(
-        "gpus.messages_are_not_counted",
-        "extensions/cuda/native/custom_call.cc",
-        "                            StoreToken(own, results[0].data);\n",
-        "",
-        "The token on the device goes on as if a handler had printed nothing.",
-        (f"{OPERATIONS}::test_messages_of_custom_calls",),
-    ),
-    Slip(
         "gpus.failure_ends_no_program",
         "dispatch/native/xla/runtime.cc",
         "  drain().fail(program.thread, program.epoch);\n",
