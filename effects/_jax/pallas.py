@@ -6,7 +6,6 @@ The import of Pallas loads the rules of kernels, which import this module. So wh
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -257,27 +256,6 @@ def with_grid_order(
     params = trace_kernel(params, new, [order_ref, *closed_jaxpr(params["jaxpr"]).in_avals], kernel)
     aliases = tuple((operand + 1, result) for operand, result in params["input_output_aliases"])
     return {**params, "input_output_aliases": aliases}, order
-
-
-def starts_of_results(params: dict[str, Any], prefetched: Sequence[Any]) -> list[Any]:
-    """Where the blocks of each result begin, for every program of the grid: `int32[programs, axes]`."""
-    mapping = params["grid_mapping"]
-
-    def starts(block: Any) -> Any:
-        def of_program(number: Any) -> Any:
-            index = [at.astype(jnp.int32) for at in jnp.unravel_index(number, mapping.grid)] if mapping.grid else []
-            found = block.compute_start_indices_interpret(tuple(index), *prefetched)
-            return jnp.stack([jnp.asarray(x, jnp.int32) for x in found]) if found else jnp.zeros(0, jnp.int32)
-
-        return jax.vmap(of_program)(jnp.arange(math.prod(mapping.grid), dtype=jnp.int32))
-
-    return list(map(starts, mapping.block_mappings_output))
-
-
-def blocks_of_results(params: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
-    """What each result is called, and the size of its blocks."""
-    blocks = params["grid_mapping"].block_mappings_output
-    return [(block.origin, tuple(map(pallas_core.get_block_size, block.block_shape))) for block in blocks]
 
 
 def kernel_source(params: dict[str, Any]) -> str:

@@ -54,7 +54,7 @@ def races():
     """Two programs write the last block: which of them is the last depends on the order of the grid. On a device, on
     chance.
 
-    - outputs ... block [6:8]; programs (2,), (3,) (in the orders reverse)
+    - result 0 at (6,) is 8 in the order reverse, and 12 in that of the grid
     """
     try:
         check_grid_races(_doubled, jnp.arange(8), orders=2)

@@ -38,6 +38,10 @@ MSG_INDEX_MAP = (
     "gets, and JAX evaluates it when and as often as it likes. Move the effect into the kernel, where "
     "`pl.program_id` says which program it is."
 )
+MSG_OPERATION = (
+    "The asynchronous operation `{name}` at {where} is in a kernel. What is in flight is kept for a program, in which "
+    "a kernel is one operation. Start and finish it outside of the kernel."
+)
 MSG_REVERSE = (
     "The kernel `{kernel}` has effects and is differentiated in reverse. JAX has no such derivative of a kernel, with "
     "effects or without. Give the function that calls it a rule with `jax.custom_vjp`, or differentiate it forward "
@@ -62,11 +66,35 @@ def _showing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
     def rule(*avals: Any, **params: Any) -> Any:
         for index_map in pallas.index_maps(params):
             _check_index_map(index_map)
+        _refuse_operations(params["jaxpr"])
         outs, effects = abstract_eval(*avals, **params)
         shown = pallas.shown_effects(params, _is_ours)
         return outs, {*effects, *shown} if shown else effects
 
     return rule
+
+
+Named = Callable[[Any], tuple[str, Any]]
+"""`named(eqn)`: what messages call an operation, and the user's line."""
+
+_refused: dict[_jax.Primitive, Named] = {}
+
+
+def refuse_in_kernels(*primitives: _jax.Primitive) -> Callable[[Named], Named]:
+    """Registers primitives that no kernel may have."""
+
+    def register(named: Named) -> Named:
+        _refused.update(dict.fromkeys(primitives, named))
+        return named
+
+    return register
+
+
+def _refuse_operations(kernel: Any) -> None:
+    for eqn in _jax.eqns_in(kernel) if _refused and kernel.effects else ():
+        if (named := _refused.get(eqn.primitive)) is not None:
+            name, where = named(eqn)
+            raise NotImplementedError(MSG_OPERATION.format(name=name, where=where))
 
 
 def _check_index_map(index_map: Any) -> None:
@@ -168,7 +196,8 @@ def _order_of(params: dict[str, Any]) -> str | int | None:
 @patches.implements("grids of simulated kernels")
 def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
     def simulated(*args: Any, **params: Any) -> Any:
-        visit, given = _jax.kernel_options().visit, (params, args)
+        if (visit := _jax.kernel_options().visit) is not None and pallas.grid_of_kernel(params) is not None:
+            visit.kernels += 1
         if needs_grid(params) or kernel_logs.has_log(params):
             params = show_grid(params)
         if (order := _order_of(params)) is not None:
@@ -176,10 +205,7 @@ def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
                 params, numbers_in_order(order, math.prod(pallas.grid_of_kernel(params) or ()), jnp)
             )
             args = (visited, *args)
-        outs = simulate(*args, **params)
-        if visit is not None:
-            visit.note(*given, outs[: len(outs) - kernel_logs.has_log(params)])
-        return outs
+        return simulate(*args, **params)
 
     return simulated
 
