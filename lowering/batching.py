@@ -145,11 +145,6 @@ def _batch_custom_vmap(batch: _Rule) -> _Rule:
     def rule(axis_data: Any, args: Any, dims: Any, *, call: Any, **params: Any) -> Any:
         if any(dim is not None for dim in dims) or not needs_masks(call):
             return batch(axis_data, args, dims, call=call, **params)
-        if _jax.calls_mesh_kernel(call):  # whose rule is JAX's, and makes the lanes an axis of the mesh
-            tree = params["in_tree"]
-            differ = list(tree.unflatten([False] * len(args)))
-            outs, which = params["rule"](axis_data.size, differ, *tree.unflatten(args))
-            return jax.tree.leaves(outs), [0 if differs else None for differs in jax.tree.leaves(which)]
         return _for_all_lanes(call, axis_data, args, dims)
 
     return rule

@@ -25,7 +25,6 @@ from effects.lowering.masks import (
     MaskContext,
     mask_effects,
     mask_held,
-    mask_lane_by_lane,
     register_mask_rule,
 )
 from effects.lowering.regions import ends_program, in_branch, in_region, inside, joins_error_vote, static_effect_counts
@@ -244,10 +243,7 @@ def _mask_custom_vjp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -
 def _mask_custom_vmap(
     ctx: MaskContext, active: Any, *args: Any, call: Any, rule: Any, in_tree: Any, out_tree: Any
 ) -> Sequence[Any]:
-    """The rule is for all lanes together: its effects happen if any lane is there. The rule of `plgpu.kernel` is JAX's
-    and not the user's, so that kernel is called for one lane after the other."""
-    if _jax.calls_mesh_kernel(call):
-        return mask_lane_by_lane(ctx.eqn, active, args)
+    """The rule is for all lanes together: its effects happen if any lane is there."""
 
     def masked_rule(size: int, batched: Any, active: Any, *args: Any) -> tuple[Any, Any]:
         outs_batched: list[Any] = []

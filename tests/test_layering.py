@@ -172,7 +172,7 @@ def test_seam_offers_what_is_used():
     assert used - {"patches", *OF_PALLAS} == offered  # modules of it
 
 
-OF_PALLAS = {"pallas", "kernel_logs", "mesh_kernels"}
+OF_PALLAS = {"pallas", "kernel_logs"}
 """Modules of the seam that import Pallas. The seam does not offer their names, so that it can be imported without."""
 
 

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jax._src import config as jax_config
 from jax._src import core
 from jax._src.pallas import core as pallas_core
-from jax._src.pallas import primitives
 
 from effects._jax.core import closed_jaxpr
 from effects._jax.lowering import platforms_of
@@ -68,21 +67,16 @@ def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[...,
     """The parameters of a kernel with one output more behind the others: an `int32[programs, 1, width]`, of which each
     program of the grid has a row.
 
-    `fun(log, row, *references)` gets a reference and what stands in an index ahead of the place in the row.
+    `fun(log, *references)` gets the reference of a row, an `int32[1, width]`.
     """
     mapping = params["grid_mapping"]
     programs = math.prod(mapping.grid)
-    whole = target == MOSAIC_GPU
 
     def row_of(*index: Any) -> tuple[Any, ...]:
         return _linear(index[: len(mapping.grid)], mapping.grid), 0, 0
 
     space = _log_space(target)
-    spec = (
-        pallas_core.BlockSpec(memory_space=space)
-        if whole  # a program's block would go through its shared memory
-        else pallas_core.BlockSpec((pallas_core.squeezed, 1, width), row_of, memory_space=space)
-    )
+    spec = pallas_core.BlockSpec((pallas_core.squeezed, 1, width), row_of, memory_space=space)
     array = core.ShapedArray((programs, 1, width), jnp.int32)
     block = spec.to_block_mapping(
         LOG,
@@ -100,11 +94,7 @@ def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[...,
     avals = closed_jaxpr(params["jaxpr"]).in_avals
 
     def kernel(*references: Any) -> Sequence[Any]:
-        row = (0,)
-        if whole:
-            index = [primitives.program_id_p.bind(axis=axis) for axis in range(len(mapping.grid))]
-            row = (_linear(index, mapping.grid), 0)
-        return fun(references[at], row, *references[:at], *references[at + 1 :])
+        return fun(references[at], *references[:at], *references[at + 1 :])
 
     traced = trace_kernel(
         params,
@@ -134,8 +124,4 @@ def _log_space(target: str) -> Any:
         from jax._src.pallas.mosaic import core as mosaic
 
         return mosaic.MemorySpace.SMEM
-    if target == MOSAIC_GPU:
-        from jax._src.pallas.mosaic_gpu import core as mosaic_gpu
-
-        return mosaic_gpu.MemorySpace.GMEM
     return None

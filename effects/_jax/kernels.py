@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from effects._jax.core import closed_jaxpr
-
 
 def is_in_kernel() -> bool:
     """Whether what is traced now is a kernel, or the index map of one of its blocks."""
@@ -17,13 +15,6 @@ def is_in_kernel() -> bool:
         return context.value is not None
     environment = getattr(core, "_pallas_tracing_env", None)
     return environment is not None and environment.grid_context is not None
-
-
-def calls_mesh_kernel(jaxpr: Any) -> bool:
-    """Whether a jaxpr itself calls a kernel over a mesh, as the function does by which `plgpu.kernel` has a rule of its
-    own for `vmap`."""
-    primitive = getattr(sys.modules.get("jax._src.pallas.mpmd"), "mpmd_map_p", None)
-    return any(eqn.primitive is primitive for eqn in closed_jaxpr(jaxpr).jaxpr.eqns)
 
 
 # How kernels are treated beside what their calls say: one value, which is part of the keys of JAX's caches.
@@ -37,7 +28,7 @@ class KernelOptions(NamedTuple):
     """How kernels are treated where they are traced now."""
 
     visit: Any = None
-    """How the grids of simulated kernels are visited, and what notes their results; None: as they say."""
+    """The order in which the grids of simulated kernels are visited, and their count; None: as they say."""
     checks_bounds: bool = False
     """Whether simulated kernels check their accesses."""
     logs_simulated: bool = False

@@ -129,7 +129,6 @@ _TITLE = f"What importing `effects` changes in JAX {jax.__version__}:"
 Rows = Callable[[], tuple[Patch, ...]]
 
 KERNELS = "jax._src.pallas.pallas_call"
-MESH_KERNELS = "jax._src.pallas.mpmd"
 
 ROWS_OF: dict[str, Rows] = {}
 """By module: the rows that change it, which are made once it has been imported."""
@@ -197,30 +196,6 @@ def _rows_of_kernels() -> tuple[Patch, ...]:
             "The simulation turns the grid into a loop, in which nothing says whose effects these are.",
             "0.10",
             "JAX's simulation has the program's index in all bodies.",
-        ),
-    )
-
-
-@_of(MESH_KERNELS)
-def _rows_of_mesh_kernels() -> tuple[Patch, ...]:
-    from jax._src.pallas import mpmd
-
-    return (
-        Patch(
-            "vmap of kernels over meshes",
-            (entry(batching, "fancy_primitive_batchers", mpmd.mpmd_map_p),),
-            "The same for kernels over a mesh, which are called for one lane after the other where no operand differs.",
-            "They are of another primitive.",
-            "0.10",
-            "JAX batches what has effects also where no argument has lanes.",
-        ),
-        Patch(
-            "lowering of kernels over meshes",
-            (lowering(mpmd.mpmd_map_p),),
-            "The same for kernels over a mesh, such as those of `plgpu.kernel`.",
-            "They are of another primitive.",
-            "0.10",
-            "JAX's compilers of kernels let libraries lower effects of theirs.",
         ),
     )
 

@@ -18,8 +18,3 @@ def _load_rules() -> None:
 
 def _load_operations() -> None:
     from effects.extensions.kernels import operations as operations
-
-
-@patches.once_imported(patches.MESH_KERNELS)
-def _load_rules_of_meshes() -> None:
-    from effects.extensions.kernels import mesh_rules as mesh_rules

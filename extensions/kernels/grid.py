@@ -7,7 +7,7 @@ are the index and the size along each axis, since JAX's simulation does not know
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -65,22 +65,6 @@ def visit_grid(params: dict[str, Any], order: Any) -> tuple[dict[str, Any], Any]
     )
 
 
-GridRule = Callable[[Any, Sequence[Any]], Sequence[Any] | None]
-"""`rule(eqn, operands)` binds an equation in a program of the grid; None leaves it to the pass."""
-
-_rules: dict[_jax.Primitive, GridRule] = {}
-
-
-def register_grid_rule(*primitives: _jax.Primitive) -> Callable[[GridRule], GridRule]:
-    """Registers the rule of primitives with effects other than those of `effect_p`."""
-
-    def register(rule: GridRule) -> GridRule:
-        _rules.update(dict.fromkeys(primitives, rule))
-        return rule
-
-    return register
-
-
 @dataclasses.dataclass(frozen=True)
 class _Grid:
     """The grid pass. Its constants are the indices and the sizes along the axes, and the index that effects show,
@@ -95,8 +79,7 @@ class _Grid:
             return [consts[self.rank + eqn.params["axis"]]]
         if eqn.primitive is effect_p and len(consts) > 2 * self.rank:
             return _bind_effect(eqn, operands, consts[-1])
-        rule = _rules.get(eqn.primitive)
-        return None if rule is None else rule(eqn, operands)
+        return None
 
     def enters(self, eqn: Any) -> bool:
         return any(summarize(inner).needs_grid for inner in _jax.jaxprs_in(eqn.params))
@@ -115,16 +98,10 @@ def _bind_effect(eqn: Any, operands: Sequence[Any], index: Any) -> Sequence[Any]
     active = operands[0]
     operands, site = site.without_idle_mask(operands)
     operands, site = site.with_hidden(operands, "grid", index)
-    return bind_where(active, eqn, operands, site=site)
-
-
-def bind_where(active: Any, eqn: Any, operands: Sequence[Any], **changed: Any) -> Sequence[Any]:
-    """Binds an equation, with other parameters, in programs in which a mask holds. In a kernel a mask has no lanes: it
-    is that of the kernel's lane."""
-    params = {**eqn.params, **changed}
+    # In a kernel a mask has no lanes: it is that of the kernel's lane.
     return jax.lax.cond(
         active,
-        lambda *operands: list(eqn.primitive.bind(*operands, **params)),
+        lambda *operands: list(effect_p.bind(*operands, site=site)),
         lambda *_: [jax.lax.full(var.aval.shape, 0, var.aval.dtype) for var in eqn.outvars],
         *operands,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,6 @@ from effects._model.callback import HostCall
 from effects._model.content import HandlerContent
 from effects._model.effect import Effect
 from effects._model.operand import Operand, flat_arguments
-from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
 from effects.extensions.kernels.api import DEFAULT_CAPACITY
@@ -33,11 +32,6 @@ MSG_AWAITED = (
     "The {what} `{name}` at {where} gives results to a kernel that is compiled for a device. Such a kernel cannot call "
     "the host while it runs. Simulate the kernel with `interpret=True`, or take the value out of the kernel and call "
     "it there."
-)
-MSG_OPERATION = (
-    "The asynchronous operation `{name}` at {where} is in a kernel that is compiled for a device. What is in flight is "
-    "kept on the host, which such a kernel cannot reach. Start and finish it outside of the kernel, or simulate the "
-    "kernel with `interpret=True`."
 )
 MSG_DYNAMIC_GRID = (
     "The kernel `{kernel}` at {where} has effects and a grid whose size is known only when it runs, and is compiled "
@@ -54,9 +48,10 @@ MSG_TOO_LARGE = (
     "programs. A log has at most {most}. Record less, or give `fx.pallas_call` a smaller "
     "`log_capacity`."
 )
-MSG_LANES = (
-    "The effect `{effect}` at {where} is in a kernel under `vmap` that is compiled for Mosaic GPU. JAX compiles no "
-    "kernel with lanes for it. Call the kernel in `jax.lax.map`, or simulate it with `interpret=True`."
+MSG_MOSAIC_GPU = (
+    "The effect `{effect}` at {where} is in a kernel that is compiled by Mosaic GPU. Kernels with effects are compiled "
+    "by Triton and for TPUs. Compile it by Triton, with the `compiler_params` of `jax.experimental.pallas.triton`, or "
+    "simulate it with `interpret=True`."
 )
 
 _MOST = 1 << 31
@@ -132,16 +127,13 @@ def plan_log(
     grid: tuple[int, ...] | None,
     index: tuple[int | None, ...],
     options: LogOptions,
-    awaited: str = MSG_AWAITED,
 ) -> LogPlan:
-    """The layout of this kernel's log. Raises where it cannot have one, with `awaited` if the kernel would wait for
-    results."""
+    """The layout of this kernel's log. Raises where it cannot have one."""
     if options.leaves_awaited:
         sites = tuple(sorted(logged_sites(jaxpr), key=lambda site: site.id))
     else:
         sites = tuple(sorted(summarize(jaxpr).sites, key=lambda site: site.id))
-        _refuse_operations(jaxpr)
-        _refuse_results(sites, awaited)
+        _refuse_results(sites)
     where = sites[0].where if (frame := _jax.user_frame()) is None else Where(*frame)
     if grid is None:
         raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where))
@@ -156,7 +148,7 @@ def plan_log(
 
 def logged_sites(jaxpr: Any) -> frozenset[Site]:
     """The sites of the effects for which a kernel does not wait."""
-    return frozenset(site for site in _effect_sites(jaxpr) if not _is_awaited(site))
+    return frozenset(site for site in summarize(jaxpr).sites if not _is_awaited(site))
 
 
 def has_rest(jaxpr: Any) -> bool:
@@ -169,41 +161,12 @@ def _is_awaited(site: Site) -> bool:
     return site.results is not None or isinstance(site.content, HandlerContent)
 
 
-def _effect_sites(jaxpr: Any) -> Iterator[Site]:
-    """The sites of effects, those of operations left aside."""
-    return (eqn.params["site"] for eqn in _jax.eqns_in(jaxpr) if eqn.primitive is effect_p)
-
-
-Named = Callable[[Any], tuple[str, Any]]
-"""`named(eqn)`: what messages call an operation, and the user's line."""
-
-_refused: dict[_jax.Primitive, Named] = {}
-
-
-def refuse_in_logged_kernels(*primitives: _jax.Primitive) -> Callable[[Named], Named]:
-    """Registers primitives that start something for which a kernel with a log would have to wait."""
-
-    def register(named: Named) -> Named:
-        _refused.update(dict.fromkeys(primitives, named))
-        return named
-
-    return register
-
-
-def _refuse_operations(jaxpr: Any) -> None:
-    """Raises if a kernel starts something that its done would wait for."""
-    for eqn in _jax.eqns_in(jaxpr):
-        if (named := _refused.get(eqn.primitive)) is not None:
-            name, where = named(eqn)
-            raise NotImplementedError(MSG_OPERATION.format(name=name, where=where))
-
-
-def _refuse_results(sites: Sequence[Site], message: str) -> None:
+def _refuse_results(sites: Sequence[Site]) -> None:
     """Raises if a kernel would wait for the host, or for a handler of the user's."""
     for site in sites:
         if _is_awaited(site):
             what = "callback" if isinstance(site.content, HostCall) else "custom call"
-            raise NotImplementedError(message.format(what=what, name=site.content.title, where=site.where))
+            raise NotImplementedError(MSG_AWAITED.format(what=what, name=site.content.title, where=site.where))
 
 
 def _in_grid(site: Site, rank: int) -> Site:
@@ -244,8 +207,8 @@ def _logged_kernel_lowering(
     ctx: Any, *operands: Any, sites: tuple[Site, ...], capacity: int, width: int, **params: Any
 ) -> Any:
     target = kernel_logs.kernel_target(ctx, params)
-    if target == kernel_logs.MOSAIC_GPU and pallas.named_inputs(params, pallas.HIDDEN):
-        raise NotImplementedError(MSG_LANES.format(effect=sites[0].effect, where=sites[0].where))
+    if target == kernel_logs.MOSAIC_GPU:
+        raise NotImplementedError(MSG_MOSAIC_GPU.format(effect=sites[0].effect, where=sites[0].where))
     with_log = _with_log(params, target, sites, capacity, width)
 
     def call(*args: Any) -> list[Any]:
@@ -261,8 +224,8 @@ def _with_log(
     """The parameters of a kernel that writes the effects of these sites into a log, its last output."""
     kernel, writer = _jax.closed_jaxpr(params["jaxpr"]), LogWriter(sites, capacity, target)
 
-    def run(log: Any, row: Sequence[Any], *references: Any) -> list[Any]:
-        return writer.write(kernel, log, row, references)
+    def run(log: Any, *references: Any) -> list[Any]:
+        return writer.write(kernel, log, references)
 
     return kernel_logs.with_log(params, width, target, run)
 

@@ -37,35 +37,26 @@ class LogWriter:
     capacity: int
     target: str
 
-    def write(self, jaxpr: Any, log: Any, row: Sequence[Any], references: Sequence[Any]) -> list[Any]:
-        """Evaluates a kernel's jaxpr with its effects written to a log. `row` stands ahead of a place in an index."""
-        consts = [log, *(jnp.asarray(x, jnp.int32) for x in row)]
+    def write(self, jaxpr: Any, log: Any, references: Sequence[Any]) -> list[Any]:
+        """Evaluates a kernel's jaxpr with its effects written to a log."""
         # Nothing that a branch returns may be a literal for Triton, so the first counts are values of the kernel.
         none = np.int32(0)
         state = [jax.lax.add_p.bind(none, none) for _ in range(COUNTS)]
-        state, outs = send(self, jaxpr, references, consts, state)
+        state, outs = send(self, jaxpr, references, [log], state)
         for at, count in enumerate(state):
-            self.store(consts, np.int32(at), count)
+            _store(log, np.int32(at), count)
         return outs
 
     def bind(self, eqn: Any, operands: list[Any], consts: Sequence[Any], state: list[Any]) -> Sequence[Any] | None:
         if eqn.primitive is not effect_p or eqn.params["site"] not in self.sites:
             return None
-        state[:] = self.effect(operands, eqn.params["site"], consts, state)
+        state[:] = self.effect(operands, eqn.params["site"], consts[0], state)
         return []
 
     def enters(self, eqn: Any) -> bool:
         return any(summarize(inner).all_effects for inner in _jax.jaxprs_in(eqn.params))
 
-    def store(self, consts: Sequence[Any], at: Any, value: Any) -> None:
-        """Writes words into the row of this program."""
-        log, *row = consts
-        if value.ndim == 0:
-            log[(*row, at)] = value
-        else:
-            log[(*row, pallas.ds(at, value.size))] = value.reshape(value.size)
-
-    def effect(self, operands: Sequence[Any], site: Site, consts: Sequence[Any], state: Sequence[Any]) -> list[Any]:
+    def effect(self, operands: Sequence[Any], site: Site, log: Any, state: Sequence[Any]) -> list[Any]:
         """Writes one effect. Returns the state behind it.
 
         What does not fit is written all the same, behind what counts, and so is one that a mask without lanes leaves
@@ -76,11 +67,11 @@ class LogWriter:
         given, written = site.without_idle_mask(operands)
         self._check(written, given)
         at = jax.lax.min(used, np.int32(self.capacity)) + np.int32(COUNTS)
-        self.store(consts, at, jnp.int32(self.sites.index(site) + 1))
+        _store(log, at, jnp.int32(self.sites.index(site) + 1))
         at = at + np.int32(1)
         for operand in given:
-            for words in as_words(operand, self.target):
-                self.store(consts, at, words)
+            for words in as_words(operand):
+                _store(log, at, words)
                 at = at + np.int32(words.size)
         if len(given) == len(operands):
             return [used + np.int32(need_of(written)), count + np.int32(1)]
@@ -98,6 +89,14 @@ class LogWriter:
                 raise NotImplementedError(MSG_UNSUPPORTED.format(given=given, remedy=remedy, **shown))
 
 
+def _store(log: Any, at: Any, value: Any) -> None:
+    """Writes words into the row of this program."""
+    if value.ndim == 0:
+        log[0, at] = value
+    else:
+        log[0, pallas.ds(at, value.size)] = value.reshape(value.size)
+
+
 def _refusal(target: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[str, str]:
     """What a target takes in place of such an array, and what to do; empty if it takes it."""
     if target == kernel_logs.SIMULATION:
@@ -111,28 +110,18 @@ def _refusal(target: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[str,
     return "", ""
 
 
-def as_words(x: Any, target: str) -> list[Any]:
-    """A value as 32-bit words, by operations that the target has: first the lowest words of all elements."""
+def as_words(x: Any) -> list[Any]:
+    """A value as 32-bit words: first the lowest words of all elements."""
     dtype = np.dtype(x.dtype)
     if dtype.kind == "c":
-        return [*as_words(x.real, target), *as_words(x.imag, target)]
+        return [*as_words(x.real), *as_words(x.imag)]
     if dtype == np.int32:
         return [x]
     if dtype.kind in "biu" and dtype.itemsize < 4:
         return [x.astype(jnp.int32)]
     if dtype.itemsize < 4:
         x = x.astype(jnp.float32)
-    if dtype.itemsize <= 4 and x.ndim == 0 and target == kernel_logs.MOSAIC_GPU:  # which has no bits of scalars there
-        return [x.astype(jnp.int32) if dtype.kind == "u" else _bits_of_first(jnp.broadcast_to(x, _A_WARPGROUP))]
     if dtype.itemsize <= 4:
         return [jax.lax.bitcast_convert_type(x, jnp.int32)]
     x = x if dtype.kind in "iu" else jax.lax.bitcast_convert_type(x, jnp.int64)
     return [x.astype(jnp.int32), (x >> 32).astype(jnp.int32)]
-
-
-def _bits_of_first(x: Any) -> Any:
-    return jax.lax.bitcast_convert_type(x, jnp.int32)[0]
-
-
-_A_WARPGROUP = (128,)
-"""The shape of what the threads of a warpgroup hold one element each of."""

@@ -77,18 +77,17 @@ def test_inspected():
     assert [line.split()[0] for line in operation.between] == ["slice", "squeeze", "print"]
 
 
-def test_kernel_starts_a_function(lines):
-    """In each program of its grid, in the order of the grid."""
-
-    def twice(x):
-        print(f"called with {x[0]}")
-        return 2 * x
+def test_operations_in_kernels_are_refused():
+    """While tracing, also where it is called without `fx.jit`."""
 
     def kernel(x_ref, out_ref):
-        future = fx.async_callback(twice, jax.ShapeDtypeStruct((4,), X.dtype), x_ref[...])
+        future = fx.async_callback(np.sin, jax.ShapeDtypeStruct((4,), X.dtype), x_ref[...])
         out_ref[...] = fx.async_done(future)
 
     options = {"grid": (2,), "in_specs": [_BLOCKS], "out_specs": _BLOCKS, "interpret": True}
-    program, results = pl.pallas_call(kernel, jax.ShapeDtypeStruct(X.shape, X.dtype), **options), []
-    assert lines(lambda: results.append(fx.jit(program)(X))) == ["called with 0.0", "called with 4.0"]
-    np.testing.assert_array_equal(results[0], 2 * X)
+    program = pl.pallas_call(kernel, jax.ShapeDtypeStruct(X.shape, X.dtype), **options)
+    said = r"`sin` at .*test_kernels\.py:\d+.* is in a kernel.*outside of"
+    for jit in (fx.jit, jax.jit, lambda f: f):
+        with pytest.raises(NotImplementedError, match=said) as error:
+            jit(program)(X)
+        assert str(error.value).count(". ") == 2

@@ -187,7 +187,7 @@ TYPES = {
     "float64": (lambda x: x[0].astype("float64"), "a scalar of type float64", "32 bits and fewer. Convert it with"),
     "array": (lambda x: x[...], r"an array of \[256\] of type float32", "scalars. Record one element or a sum, or"),
 }
-TAKEN = {("triton", "int64"), ("triton", "float64"), ("triton", "array"), ("mosaic_gpu", "array")}
+TAKEN = {("triton", "int64"), ("triton", "float64"), ("triton", "array")}
 
 
 @pytest.mark.parametrize(("target", "given"), [(t, g) for t in TARGETS for g in TYPES if (t, g) not in TAKEN])

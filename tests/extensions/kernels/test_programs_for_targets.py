@@ -7,7 +7,6 @@ import re
 
 import jax
 import pytest
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import effects as fx
 from effects import _jax
@@ -15,31 +14,21 @@ from tests.extensions.kernels.test_targets import TARGETS, X, call, k_loop, lowe
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated"),
-    pytest.mark.filterwarnings("ignore:Using ``pl.pallas_call`` for Mosaic GPU kernels is deprecated"),
 ]
 
-MESH = "plgpu.kernel"
 JITS = pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
 
 
 def _program(target):
     """A program with a kernel between two prints, and its platform."""
 
-    def mesh_kernel(x, o):
-        fx.print("program {}", jax.lax.axis_index("i"))
-        o[jax.lax.axis_index("i")] = x[jax.lax.axis_index("i")]
-
     def f(x):
         fx.print("before")
-        if target == MESH:
-            rows = x.reshape(4, -1)
-            plgpu.kernel(mesh_kernel, out_type=rows, grid=(4,), grid_names=("i",))(rows)
-        else:
-            x = call(k_loop, TARGETS[target][1], x)
+        x = call(k_loop, TARGETS[target][1], x)
         fx.print("after")
         return x
 
-    return f, "cuda" if target == MESH else TARGETS[target][0]
+    return f, TARGETS[target][0]
 
 
 @pytest.fixture
@@ -53,12 +42,12 @@ def any_device(monkeypatch):
 
 
 @JITS
-@pytest.mark.parametrize("target", [*TARGETS, MESH])
+@pytest.mark.parametrize("target", TARGETS)
 def test_log_is_published_behind_its_kernel(target, jit, any_device):
     """A callback of JAX's takes the log, a row for each program, behind the kernel and between those of the prints."""
     f, platform = _program(target)
     text = lower(f, platform, X, jit=jit)
-    kernel = {"triton": "triton", "tpu": "tpu_custom_call"}.get(target, "mosaic_gpu")
+    kernel = {"triton": "triton", "tpu": "tpu_custom_call"}[target]
     publish = r'stablehlo.send"' if platform == "tpu" else "@xla_ffi_python_gpu_callback"
     called = [line for line in text.splitlines() if re.search(rf"custom_call @\S*{kernel}|{publish}", line)]
     kinds = [
@@ -75,13 +64,13 @@ def test_log_is_published_behind_its_kernel(target, jit, any_device):
 
 
 @JITS
-@pytest.mark.parametrize("target", [target for target in [*TARGETS, MESH] if target != "tpu"])
+@pytest.mark.parametrize("target", [target for target in TARGETS if target != "tpu"])
 def test_handler_takes_the_log(target, jit):
     """For a GPU that is not here a handler takes the log, a row for each program, behind the kernel and between the
     prints."""
     f, platform = _program(target)
     text = lower(f, platform, X, jit=jit)
-    kinds = re.findall(r"custom_call @\S*(effects_\w+|triton|mosaic_gpu)\S*\(", text)
+    kinds = re.findall(r"custom_call @\S*(effects_\w+|triton)\S*\(", text)
     kernel = next(kind for kind in kinds if not kind.startswith("effects"))
     record = "effects_record" if jit is fx.jit else "effects_plain"
     assert kinds == [record, kernel, record, record]
@@ -92,7 +81,7 @@ def test_handler_takes_the_log(target, jit):
 def test_platforms_without_a_device_are_refused(jit):
     """JAX makes callbacks only for devices that are there: the error says so at the user's line, and what to do."""
     f, platform = _program("tpu")
-    line = inspect.getsourcelines(_program)[1] + 8
+    line = inspect.getsourcelines(_program)[1] + 4
     place = rf"Effect `print` at .*test_programs_for_targets\.py:{line} "
     with pytest.raises(
         NotImplementedError, match=rf"^{place}.*lowered for {platform}.*callbacks.*fx\.export\(f"
@@ -101,11 +90,11 @@ def test_platforms_without_a_device_are_refused(jit):
     assert str(error.value).count(". ") == 2
 
 
-@pytest.mark.parametrize("target", [*TARGETS, MESH])
+@pytest.mark.parametrize("target", TARGETS)
 def test_export(target):
     """A program may be exported for a platform without a device: its handlers have their places there."""
     f, platform = _program(target)
-    checks = [jax.export.DisabledSafetyCheck.custom_call(name) for name in ("__gpu$xla.gpu.triton", "mosaic_gpu_v2")]
+    checks = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
     with platform_of(platform):
         exported = fx.export(fx.jit(f), platforms=[platform], disabled_checks=checks)(X)
     text = exported.mlir_module()

@@ -6,7 +6,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -160,29 +159,6 @@ def test_predicate_that_differs_between_lanes():
         (f"{i} {2 * lane}", (lane,)) for lane in (1, 3) for i in range(2)
     ]
     assert result[:, 0].tolist() == [0, 1, 0, 3]
-
-
-def test_asynchronous_callback_under_a_predicate_that_differs():
-    """A function that runs while the kernel goes on runs for lanes that are there. Updates change nothing of that."""
-    called = []
-
-    def halves(x):
-        called.append(int(x))
-        return np.int32(x // 2)
-
-    def kernel(x_ref, o_ref):
-        future = fx.async_callback(halves, INTEGER, x_ref[0])
-        o_ref[...] = x_ref[...]
-        future = fx.async_update(future)
-        o_ref[0] = fx.async_done(future)
-
-    def f(y):
-        return jax.lax.cond(y % 2 == 1, lambda y: copying(X + 10 * y, kernel), lambda _: X, y)
-
-    result = fx.jit(jax.vmap(f))(jnp.arange(4))
-    fx.effects_barrier()
-    assert sorted(called) == [10, 30]
-    assert result[:, 0].tolist() == [0, 5, 0, 15]
 
 
 def test_loop_whose_iterations_differ_between_lanes():

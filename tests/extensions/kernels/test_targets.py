@@ -29,8 +29,6 @@ pytestmark = [
 DEVICES = {"cuda": ("NVIDIA H100 80GB HBM3", 132, "gpu"), "tpu": ("TPU v5p", 1, "tpu")}
 
 TARGETS = {"triton": ("cuda", plt.CompilerParams()), "tpu": ("tpu", pltpu.CompilerParams())}
-if hasattr(jax.config, "jax_pallas_use_mosaic_gpu"):  # JAX since 0.11.2 compiles no `pallas_call` so
-    TARGETS["mosaic_gpu"] = ("cuda", plgpu.CompilerParams())
 
 BLOCK = 128
 X = jax.ShapeDtypeStruct((4 * BLOCK,), jnp.float32)
@@ -201,12 +199,9 @@ def test_types_of_blocks_for_triton(dtype):
         assert "custom_call" in lower(logged(functools.partial(call, k_block, plt.CompilerParams())), "cuda", x)
 
 
-@pytest.mark.parametrize("target", ["mosaic_gpu", "tpu"])
-def test_numbers_of_64_bits_elsewhere(target):
+def test_numbers_of_64_bits_elsewhere():
     """They are refused at the user's line, with what to do."""
-    if target not in TARGETS:
-        pytest.skip("JAX compiles no pallas_call so")
-    platform, options = TARGETS[target]
+    platform, options = TARGETS["tpu"]
 
     def kernel(x, o):
         say(jax.lax.convert_element_type(pl.program_id(0), jnp.int64))
@@ -223,7 +218,7 @@ def test_numbers_of_64_bits_elsewhere(target):
 def test_matmul(target):
     """512 x 512, with one print in each program."""
     platform, options = TARGETS[target]
-    rows, block = (64, 64) if target == "mosaic_gpu" else (128, 64)
+    rows, block = 128, 64
 
     def kernel(x, y, o):
         def body(k, total):
@@ -233,23 +228,12 @@ def test_matmul(target):
         fx.print("{} {}: {}", pl.program_id(0), pl.program_id(1), total.sum())
         o[...] = jax.nn.gelu(total)
 
-    def small(x, y, o):  # for Mosaic GPU a matmul is an instruction of its own
-        fx.print("{} {}: {}", pl.program_id(0), pl.program_id(1), jnp.sum(x[...] * y[...]))
-        o[...] = x[...] + y[...]
-
     def f(x, y):
-        grid = (512 // rows, 512 // rows)
-        if target == "mosaic_gpu":
-            spec = pl.BlockSpec((rows, rows), lambda i, j: (i, j))
-            specs, run = [spec, spec], small
-        else:
-            specs = [pl.BlockSpec((rows, 512), lambda i, j: (i, 0)), pl.BlockSpec((512, rows), lambda i, j: (0, j))]
-            run = kernel
         return pl.pallas_call(
-            run,
+            kernel,
             out_shape=jax.ShapeDtypeStruct((512, 512), jnp.float32),
-            grid=grid,
-            in_specs=specs,
+            grid=(512 // rows, 512 // rows),
+            in_specs=[pl.BlockSpec((rows, 512), lambda i, j: (i, 0)), pl.BlockSpec((512, rows), lambda i, j: (0, j))],
             out_specs=pl.BlockSpec((rows, rows), lambda i, j: (i, j)),
             compiler_params=options,
         )(x, y)
@@ -288,7 +272,7 @@ def _under_vmap(target):
 @pytest.mark.parametrize("which", ["lanes", "one lane", "lanes of lanes", "masks", "nothing mapped"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_lanes_and_masks(target, which):
-    """What `vmap` and a mask hand into a kernel is lowered, but for Mosaic GPU, for which JAX takes no lanes."""
+    """What `vmap` and a mask hand into a kernel is lowered."""
     f, x = _under_vmap(target)[which]
     (eqn,) = [e for e in jax.make_jaxpr(f)(x).jaxpr.eqns if e.primitive is pallas.pallas_call_p]
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
@@ -296,19 +280,37 @@ def test_lanes_and_masks(target, which):
     def record(*args):
         return log_kernel(args, eqn.params)[1][0][1]
 
-    run = functools.partial(lower, record, TARGETS[target][0], *avals)
-    if target == "mosaic_gpu":
-        line = say.__code__.co_firstlineno + 1
-        said = rf"^The effect `print` at .*test_targets\.py:{line} is in a kernel under `vmap`.*`jax\.lax\.map`"
-        with pytest.raises(NotImplementedError, match=said) as error:
-            run()
-        assert str(error.value).count(". ") == 2
-    else:
-        programs = {"one lane": 4, "lanes of lanes": 24}.get(which, 8)
-        assert f"tensor<{programs}x" in run()
-        log, *lanes = jax.eval_shape(record, *avals)
-        assert log.shape[0] == programs
-        assert len(lanes) == (which == "one lane")  # the grid does not have that one
+    programs = {"one lane": 4, "lanes of lanes": 24}.get(which, 8)
+    assert f"tensor<{programs}x" in lower(record, TARGETS[target][0], *avals)
+    log, *lanes = jax.eval_shape(record, *avals)
+    assert log.shape[0] == programs
+    assert len(lanes) == (which == "one lane")  # the grid does not have that one
+
+
+@pytest.mark.skipif(not hasattr(jax.config, "jax_pallas_use_mosaic_gpu"), reason="JAX compiles no pallas_call so")
+def test_mosaic_gpu_is_refused():
+    def kernel(x, o):
+        say(pl.program_id(0))
+        o[...] = x[...]
+
+    line = say.__code__.co_firstlineno + 1
+    said = rf"^The effect `print` at .*test_targets\.py:{line} is in a kernel that is compiled by Mosaic GPU.*by Triton"
+    with pytest.raises(NotImplementedError, match=said) as error:
+        lower(logged(functools.partial(call, kernel, plgpu.CompilerParams())), "cuda", X)
+    assert str(error.value).count(". ") == 2
+
+
+def test_kernels_over_a_mesh_are_refused():
+    """`plgpu.kernel` is another primitive, in which no effect may be."""
+
+    def kernel(x, o):
+        say(jax.lax.axis_index("i"))
+        o[0] = x[0]
+
+    rows = jax.ShapeDtypeStruct((4, BLOCK), jnp.float32)
+    called = plgpu.kernel(kernel, out_type=rows, grid=(4,), grid_names=("i",))
+    with pytest.raises(fx.MissingTokenRule, match=r"`print` at .*test_targets\.py:\d+ .*`mpmd_map`"):
+        fx.jit(called).lower(rows)
 
 
 def test_results_are_refused():
@@ -322,7 +324,7 @@ def test_results_are_refused():
 
 
 def test_asynchronous_operations_are_refused():
-    """What is in flight is kept on the host, in a branch of the kernel too."""
+    """What is in flight is kept for a program, in a branch of the kernel too."""
 
     def start(x):
         return fx.async_done(fx.async_start(jnp.sin, x))
@@ -330,7 +332,9 @@ def test_asynchronous_operations_are_refused():
     def kernel(x, o):
         o[...] = jax.lax.cond(x[0] > 0, start, lambda x: x, x[...])
 
-    with pytest.raises(NotImplementedError, match=r"operation `sin` at .*test_targets\.py.*interpret=True") as error:
+    with pytest.raises(
+        NotImplementedError, match=r"operation `sin` at .*test_targets\.py.*outside of the kernel"
+    ) as error:
         lower(functools.partial(call, kernel, plt.CompilerParams()), "cuda", X)
     assert str(error.value).count(". ") == 2
 

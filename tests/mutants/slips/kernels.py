@@ -66,22 +66,6 @@ SLIPS = (
         _in("simulated_transformations", "vmap_of_what_does_not_differ"),
     ),
     Slip(
-        "kernels.lanes_of_a_mesh",
-        "lowering/batching.py",
-        "if _jax.calls_mesh_kernel(call):",
-        "if False:",
-        "A kernel over a mesh of which nothing is mapped has its effects once under `vmap`.",
-        _in("mesh_kernels", "lanes_are_an_axis_of_the_mesh"),
-    ),
-    Slip(
-        "kernels.mask_of_a_mesh",
-        "lowering/control_flow.py",
-        "if _jax.calls_mesh_kernel(call):",
-        "if False:",
-        "A kernel over a mesh in a branch has its effects in lanes that do not take it.",
-        _in("mesh_kernels", "lanes_are_an_axis_of_the_mesh"),
-    ),
-    Slip(
         "kernels.index_map",
         RULES,
         "            _check_index_map(index_map)\n",
