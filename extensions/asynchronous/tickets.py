@@ -207,6 +207,18 @@ def without_constants(jaxpr: Any) -> Any:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
+def bodies_in(params: Any) -> list[Any]:
+    """The jaxprs that an equation of these parameters holds."""
+    return [*map(without_constants, _jax.jaxprs_in(params))]
+
+
+def inside_region_of(eqn: Any) -> contextlib.AbstractContextManager[None]:
+    """A context in which types are those of the region that an equation is, if it is one."""
+    if eqn.primitive is not _jax.shard_map_p:
+        return contextlib.nullcontext()
+    return _jax.inside_region(*(eqn.params[name] for name in ("mesh", "newly_manual_axes", "check_vma")))
+
+
 class Run:
     """One run of a program, with its notes.
 
@@ -222,16 +234,11 @@ class Run:
     source_of: ClassVar[Callable[..., Any]] = staticmethod(_jax.source_of)
     is_reference: ClassVar[Callable[..., bool]] = staticmethod(_jax.is_reference)
 
-    @staticmethod
-    def bodies(params: Any) -> list[Any]:
-        """The programs that an equation of these parameters holds."""
-        return [*map(without_constants, _jax.jaxprs_in(params))]
-
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.flights: list[Flight] = []
         self._known: set[Any] = set()  # jaxprs that take and give no futures
-        self.around: tuple[Any, ...] = ()  # the equations in whose jaxprs the run is
+        self._around: tuple[Any, ...] = ()  # the equations in whose jaxprs the run is
         self._path: Path = ()
         self._visits = itertools.count()
 
@@ -246,7 +253,7 @@ class Run:
         jaxpr = without_constants(jaxpr)
         apart = all(arg is None or isinstance(arg, Reference) for arg in args)
         if apart and jaxpr in self._known and not self.each_call:
-            self._note(self.around[-1], args)
+            self._note(self._around[-1], args)
             return [None] * len(jaxpr.outvars)
         known = dict(zip(jaxpr.invars, args, strict=True))
         owned, foreign = [*futures_in(own)], {id(arg) for arg in args}
@@ -268,7 +275,7 @@ class Run:
         return outs
 
     def _dropped(self, future: FutureValue) -> errors.FutureError:
-        for eqn in reversed(self.around):
+        for eqn in reversed(self._around):
             if eqn.primitive in (_jax.scan_p, _jax.while_p):
                 return future_error(MSG_DROPPED_IN_LOOP, future, loop=self.source_of(eqn))
         return future_error(MSG_NEVER_DONE, future)
@@ -280,18 +287,18 @@ class Run:
         if primitive in (async_update_p, async_done_p):
             return self._end(eqn, operands)
         may_run = has_operations or any(futures_in(operands))
-        if not may_run or not (self.bodies(eqn.params) or find_holder(primitive) is not None):
+        if not may_run or not (bodies_in(eqn.params) or find_holder(primitive) is not None):
             self._note(eqn, operands)
             return self._compute(eqn, operands)
-        around, position = self.around, len(self.steps)
-        self.around = (*around, eqn)
+        around, position = self._around, len(self.steps)
+        self._around = (*around, eqn)
         if primitive is _jax.cond_p:
             outs = self._branch(eqn, operands)
         elif primitive in (_jax.scan_p, _jax.while_p):
-            outs = self.loop(eqn, operands)
+            outs = self._loop(eqn, operands)
         else:
-            outs = self.call(eqn, operands)
-        self.around = around
+            outs = self._call(eqn, operands)
+        self._around = around
         if not has_operations:
             del self.steps[position:]
             self._note(eqn, operands)
@@ -314,7 +321,7 @@ class Run:
         if name in _HANDS_ON and len(operands) == len(eqn.outvars):
             return operands
         if futures:
-            at = self.source_of(eqn, *reversed(self.around))
+            at = self.source_of(eqn, *reversed(self._around))
             lanes = any(flight.operation.lanes for future in futures for flight in future.flights)
             if name == "broadcast_in_dim" or (name == "select_n" and lanes):
                 raise future_error(MSG_LANES, futures[0], at=at)
@@ -325,7 +332,7 @@ class Run:
     def _start(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         for future in futures_in(operands):
             raise future_error(MSG_NUMBER, future, primitive=eqn.primitive, at=self.source_of(eqn))
-        place = (*map(id, self.around), id(eqn))
+        place = (*map(id, self._around), id(eqn))
         flight = Flight(eqn.params["operation"], len(self.steps), place, self._region)
         self.flights.append(flight)
         self._note(eqn, operands, (flight,))
@@ -355,7 +362,7 @@ class Run:
     @property
     def _region(self) -> tuple[str, ...]:
         """The axes of the regions around."""
-        regions = (eqn.params["newly_manual_axes"] for eqn in self.around if eqn.primitive is _jax.shard_map_p)
+        regions = (eqn.params["newly_manual_axes"] for eqn in self._around if eqn.primitive is _jax.shard_map_p)
         return tuple(axis for axes in regions for axis in sorted(map(str, axes)))
 
     def _check_region(self, future: FutureValue, how: str, where: str) -> None:
@@ -366,12 +373,17 @@ class Run:
         there, here = (_shown_region(axes) for axes in (region, self._region))
         raise future_error(MSG_REGION, future, there=there, here=here, ended=how, at=where)
 
-    def call(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+    def _call(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         """What holds jaxprs and is no branch and no loop."""
-        return call_bodies(eqn, operands, functools.partial(self.walk_in_place, eqn), self.walk)
+        in_place = functools.partial(self._walk_in_place, eqn)
+        with inside_region_of(eqn):
+            if (holder := find_holder(eqn.primitive)) is None:
+                return in_place(*operands, **eqn.params)
+            extra = Extra(in_place, lambda body, _: body, lambda body, _, args: ((), self.walk(body, args)))
+            return holder(extra, *operands, **eqn.params)
 
-    def walk_in_place(self, eqn: Any, operands: Sequence[Value], params: Any) -> Sequence[Value]:
-        bodies = self.bodies(params)
+    def _walk_in_place(self, eqn: Any, *operands: Value, **params: Any) -> Sequence[Value]:
+        bodies = bodies_in(params)
         if [len(body.invars) for body in bodies] == [len(operands)]:
             return self.walk(bodies[0], operands)
         for body in bodies:
@@ -409,7 +421,7 @@ class Run:
             future.end = used[0] if used else None
         return outs
 
-    def loop(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
+    def _loop(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         params, where = eqn.params, self.source_of(eqn)
         if eqn.primitive is _jax.scan_p:
             condition, body, asked = None, params["jaxpr"], 0
@@ -480,29 +492,6 @@ def exclude(one: Path, other: Path) -> bool:
     """Whether these are in two branches of one `cond`, of which a program takes one."""
     branches = dict(other)
     return any(branches.get(visit, branch) != branch for visit, branch in one)
-
-
-def call_bodies(
-    eqn: Any,
-    operands: Sequence[Any],
-    in_place: Callable[[Sequence[Any], Any], Sequence[Any]],
-    run: Callable[[Any, Sequence[Any]], Sequence[Any]],
-) -> Sequence[Any]:
-    """What an equation with bodies gives of any values: `in_place` says what it is of its operands and parameters, or
-    `run` what each of the bodies gives that its holder evaluates."""
-    params = eqn.params
-    region: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-    if eqn.primitive is _jax.shard_map_p:
-        region = _jax.inside_region(params["mesh"], params["newly_manual_axes"], params["check_vma"])
-    with region:
-        if (holder := find_holder(eqn.primitive)) is None:
-            return in_place(operands, params)
-        extra = Extra(
-            lambda *operands, **params: in_place(operands, params),
-            lambda body, _: body,
-            lambda body, _, args: ((), run(body, args)),
-        )
-        return holder(extra, *operands, **params)
 
 
 def future_error(text: str, future: FutureValue, **shown: Any) -> errors.FutureError:

@@ -12,8 +12,9 @@ from effects._model.wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TA
 from effects.dispatch.calling.jit import JitFunction, jit
 from effects.extensions.asynchronous.operation import Kept
 from effects.extensions.asynchronous.tickets import Flight, Path, Place, Run, Step, exclude
-from effects.extensions.inspecting.compiled_text import CompiledText, Copy, Instruction, copy_of
-from effects.extensions.inspecting.text import Block, Reader, TextRun, translated, written
+from effects.extensions.inspecting.compiled_text import CompiledText, Copy, copy_of
+from effects.extensions.inspecting.compiled_text import Instruction as CompiledInstruction
+from effects.extensions.inspecting.text import Block, Instruction, Reader, Value, instruction_of, translated, written
 
 # The schedule that XLA made of a program: its compiled text, read in the order in which it runs.
 #
@@ -81,7 +82,7 @@ class Schedule:
             self._around = around
         return result
 
-    def _value(self, instruction: Instruction, operands: list[Any], args: Sequence[Any]) -> Any:
+    def _value(self, instruction: CompiledInstruction, operands: list[Any], args: Sequence[Any]) -> Any:
         match instruction.opcode:
             case "parameter":
                 number = int(instruction.argument)
@@ -226,17 +227,17 @@ class InspectedOperation:
         return "\n".join([*self.steps, *[_NO_OVERLAP] * (self.kind == Kept.kind), own, *_said(self.copies)])
 
 
-_NO_OVERLAP = "overlap: none, since XLA computes a function at its start (a custom call may answer later)"
+_NO_OVERLAP = "overlap: none, since XLA computes a function at its start"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Inspection:
-    """What `fx.inspect` found. Two are equal if their texts are.
+    """What `fx.inspect` found. Two are equal if their texts are, or without texts their reports.
 
     Attributes:
         operations: The asynchronous operations, in the order of the program.
         copies: What the compiled program copies between the start and the done of any of them.
-        program: What `text` writes, as the block with which the program begins.
+        program: What `text` writes; or why there is no text.
 
     Example:
         >>> import effects as fx
@@ -246,23 +247,30 @@ class Inspection:
 
     operations: tuple[InspectedOperation, ...]
     copies: tuple[Copy, ...]
-    program: Block = dataclasses.field(repr=False)
+    program: Block | str = dataclasses.field(repr=False)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Inspection) and self.text() == other.text()
+        return isinstance(other, Inspection) and self._key() == other._key()
 
     def __hash__(self) -> int:
-        return hash(self.text())
+        return hash(self._key())
+
+    def _key(self) -> str:
+        return str(self) if isinstance(self.program, str) else self.text()
 
     def text(self, short: bool = False) -> str:
         """The whole program as text in the syntax of HLO, which `effects.asynchronous.parse` reads.
 
         The type of what a start gives is that of its operands, its results and its context, and each instruction has
-        the user's line as its source. A function, a branch or a loop without operations in it is one instruction.
+        the user's line as its source. A function with operations in it is written in place; any other function, branch
+        or loop is one instruction.
 
         Args:
             short: Whether each operation has an opcode of its own, as in `values-start`, in place of an `async-start`
                 that calls a computation.
+
+        Raises:
+            NotImplementedError: if the program has operations in a loop or a branch.
 
         Example:
             >>> import effects as fx, jax.numpy as jnp
@@ -270,6 +278,8 @@ class Inspection:
             >>> "((float32[2]), float32[2], float32[3]) values-start(float32[2] %1)" in inspection.text(short=True)
             True
         """
+        if isinstance(self.program, str):
+            raise NotImplementedError(self.program)
         between = (operation.copies for operation in self.operations)
         return written(
             self.program,
@@ -319,39 +329,54 @@ def parse(text: str) -> Inspection:
         ...     print(error.lineno, error.colno)
         7 18
     """
-    Reader(text, at_places=True).program()
-    entry, copies, between = Reader(text).program()
-    return _inspection(entry, *_followed(entry), copies, between)
+    entry, run, copies, between = Reader(text).program()
+    return _inspection(entry, run, copies, between, lambda eqn: eqn)
 
 
-def _followed(entry: Block) -> tuple[Run, dict[Place, list[Flight]]]:
-    """The run of a program, and its operations by the places where they start."""
-    run, places = TextRun(), dict[Place, list[Flight]]()
-    run.walk(entry, [None] * len(entry.invars))
-    for flight in run.flights:
-        places.setdefault(flight.place, []).append(flight)
-    return run, places
+class _RunOfCalls(Run):
+    """A run that comes to a function as often as it is called."""
+
+    each_call = True
 
 
 def _inspect(jaxpr: Any, text: str) -> Inspection:
-    entry, schedule = translated(jaxpr), Schedule(text)
-    run, places = _followed(entry)
-    intervals = _intervals_of(places, schedule)
+    run, schedule = _RunOfCalls(), Schedule(text)
+    run.walk(jaxpr, [None] * len(jaxpr.in_avals))
+    try:
+        program: Block | str = translated(jaxpr)
+    except NotImplementedError as error:
+        program = str(error)
+    intervals = _intervals_of(places := _places(run), schedule)
     between: list[tuple[Copy, ...] | None] = [None] * len(places)
     if intervals is not None:
         between = [schedule.copies_in(intervals[place]) for place in places]
-    return _inspection(entry, run, places, schedule.copies_in(schedule.intervals), between)
+    return _inspection(program, run, schedule.copies_in(schedule.intervals), between, _as_instruction)
+
+
+def _as_instruction(eqn: Any) -> Instruction:
+    return instruction_of(eqn, *([Value("", str(atom.aval)) for atom in of] for of in (eqn.invars, eqn.outvars)))
+
+
+def _places(run: Run) -> dict[Place, list[Flight]]:
+    """The operations of a program by the places where they start."""
+    places = dict[Place, list[Flight]]()
+    for flight in run.flights:
+        places.setdefault(flight.place, []).append(flight)
+    return places
 
 
 def _inspection(
-    entry: Block,
+    program: Block | str,
     run: Run,
-    places: dict[Place, list[Flight]],
     copies: tuple[Copy, ...],
     between: Sequence[tuple[Copy, ...] | None],
+    read: Callable[[Any], Instruction],
 ) -> Inspection:
-    of_each = enumerate(zip(places.values(), between, strict=True), 1)
-    return Inspection(tuple(_operation(number, run, *each) for number, each in of_each), copies, entry)
+    """`read` makes an instruction of an equation of the run."""
+    instructions = {id(step.eqn): read(step.eqn) for step in run.steps}
+    steps = [step._replace(eqn=instructions[id(step.eqn)]) for step in run.steps]
+    of_each = enumerate(zip(_places(run).values(), between, strict=True), 1)
+    return Inspection(tuple(_operation(number, run, steps, *each) for number, each in of_each), copies, program)
 
 
 def _intervals_of(places: Collection[Place], schedule: Schedule) -> dict[Place, list[Interval]] | None:
@@ -362,26 +387,28 @@ def _intervals_of(places: Collection[Place], schedule: Schedule) -> dict[Place, 
     return dict(zip(places, compiled.values(), strict=True)) if len(places) == len(compiled) else None
 
 
-def _operation(number: int, run: Run, same: list[Flight], copies: tuple[Copy, ...] | None) -> InspectedOperation:
+def _operation(
+    number: int, run: Run, steps: Sequence[Step], same: list[Flight], copies: tuple[Copy, ...] | None
+) -> InspectedOperation:
     operation, name = same[0].operation, same[0].operation.name
     own: dict[int, str] = {}  # by position: the line of its start, or of an update or a done
     others: set[int] = set()
     copied = {"start": "", "update": "", "done": ""}
-    for at, step in enumerate(run.steps):
+    for at, step in enumerate(steps):
         for flight in (flight for flight in step.flights if flight in same):
             own[at] = _own_line(step.eqn, name, number)
             copied[step.eqn.opcode] = _types(step.eqn.invars if step.eqn.opcode == "start" else step.eqn.outvars)
             others |= {*run.between(flight, at)} if step.eqn.opcode == "done" else set()
     lines: dict[str, dict[int, str]] = {"start": {}, "update": {}, "done": {}, "between": {}, "all": {}}
     for at in sorted({*own, *others}):  # an equation of a loop stands where it comes first
-        eqn = run.steps[at].eqn
-        line = own[at] if at in own else _line(run.steps[at])
+        eqn = steps[at].eqn
+        line = own[at] if at in own else _line(steps[at])
         lines[eqn.opcode if at in own else "between"].setdefault(id(eqn), line)
         lines["all"].setdefault(id(eqn), line if at in own else f"    {line}")
     return InspectedOperation(
         name=name,
         kind=operation.kind,
-        where=operation.where,
+        where=steps[same[0].start].eqn.params["where"],
         start=own[same[0].start],
         updates=tuple(lines["update"].values()),
         dones=tuple(lines["done"].values()),
@@ -401,7 +428,7 @@ def _own_line(eqn: Any, name: str, number: int) -> str:
 
 def _line(step: Step) -> str:
     eqn, results = step.eqn, _types(step.eqn.outvars)
-    name = eqn.params.get("primitive") or eqn.primitive.name
+    name = eqn.params.get("primitive", "")
     if step.flights:
         first = min(step.flights, key=lambda flight: flight.start)
         name, results = f"{first.operation.name}-{eqn.opcode}", _user_results(eqn)

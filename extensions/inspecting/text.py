@@ -1,9 +1,9 @@
 """Asynchronous programs as text, in the syntax of HLO.
 
 A program is written and read by the same tables: which attributes an instruction has, in order, and what they are. It
-consists of blocks, whose instructions `Run` follows like the equations of a jaxpr. So what refuses a program that is
-traced refuses what is read, too. Types are those of JAX. The type of what a start gives is a tuple, as in HLO: the
-operands, the results, and the context, which is the ticket.
+is one block, whose instructions `Run` follows like the equations of a jaxpr. So what refuses a program that is traced
+refuses what is read, too. Functions and regions with operations are written in place. Types are those of JAX. The type
+of what a start gives is a tuple, as in HLO: the operands, the results, and the context, which is the ticket.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import itertools
 import json
 import re
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import jax
@@ -39,11 +39,21 @@ from effects.extensions.asynchronous.primitives import (
     async_update_p,
     is_asynchronous,
 )
-from effects.extensions.asynchronous.tickets import Run, call_bodies, check_tickets, without_constants
+from effects.extensions.asynchronous.tickets import (
+    Run,
+    bodies_in,
+    check_tickets,
+    inside_region_of,
+    without_constants,
+)
 from effects.extensions.inspecting.compiled_text import Copy
-from effects.lowering.holders import find_holder
 
 MSG_TEXT = "The text of a program cannot be read. Line {line}, column {column}: {what}. {remedy}"
+MSG_NESTED = (
+    "The asynchronous operations in the `{primitive}` at {where} cannot be written as text. In a text operations stand "
+    "one after the other, and so none is in a loop or a branch. Read the report, `str(inspection)`, or inspect the "
+    "body of the loop or branch by itself."
+)
 _FORM = "Write what `Inspection.text` writes."
 
 
@@ -92,30 +102,27 @@ class Instruction:
     params: dict[str, Any]
     source: str
     computation: Computation | None = None
-    place: tuple[int, int] = (0, 0)
+    place: str = ""  # in a text that was read
 
     def __post_init__(self) -> None:
         if (computation := self.computation) is not None:
-            own = {"name": computation.kind, "where": self.source, "into_reference": False}
-            own |= dict(computation.attributes) | self.params
-            self.params["operation"] = types.SimpleNamespace(computation=computation, kind=computation.kind, **own)
+            own = {"name": computation.kind, "into_reference": False, **dict(computation.attributes), **self.params}
+            own |= {"where": self.place, "computation": computation, "kind": computation.kind}
+            self.params["operation"] = types.SimpleNamespace(**own)
 
     @property
     def primitive(self) -> Any:
-        name = self.params.get("primitive", "")
-        return _PRIMITIVES.get(self.opcode) or (_jax.shard_map_p if name == "shard_map" else _primitive(name))
+        return _PRIMITIVES.get(self.opcode) or _primitive(self.params["primitive"])
 
-    @functools.cached_property
+    @property
     def effects(self) -> list[Any]:
-        within = (eqn.effects for body in _bodies(self.params) for eqn in body.eqns)
-        return [ASYNC] if self.computation or any(within) else []
+        return [ASYNC] if self.computation else []
 
 
 @dataclasses.dataclass(eq=False)
 class Block:
     """Has the attributes of a jaxpr that `Run` reads."""
 
-    name: str
     invars: list[Value] = dataclasses.field(default_factory=list)
     constants: list[Value] = dataclasses.field(default_factory=list)
     eqns: list[Instruction] = dataclasses.field(default_factory=list)
@@ -139,65 +146,21 @@ def _avals(values: Sequence[Value]) -> tuple[str, ...]:
     return tuple(value.aval for value in values)
 
 
-def _bodies(params: dict[str, Any]) -> list[Block]:
-    found = (value if isinstance(value, tuple) else (value,) for value in params.values())
-    return [body for bodies in found for body in bodies if isinstance(body, Block)]
-
-
 class TextRun(Run):
-    """A run of a program of blocks. It checks that each block gets as many values as it has parameters and results."""
+    """A run of a block that was read."""
 
-    each_call = True
-    source_of: ClassVar[Callable[..., Any]] = staticmethod(lambda eqn, *around: eqn.source)
+    source_of: ClassVar[Callable[..., Any]] = staticmethod(lambda eqn, *around: eqn.place)
     is_reference: ClassVar[Callable[..., bool]] = staticmethod(lambda value: value.aval.startswith("Ref"))
 
-    @staticmethod
-    def bodies(params: Any) -> list[Any]:
-        return _bodies(params)
 
-    def call(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        return self.walk_in_place(eqn, operands, eqn.params)
+# The tables. An attribute is of a type of Python's, or a tuple of such, or with `object` any data.
 
-    def walk(self, jaxpr: Any, args: Sequence[Any], own: Sequence[Any] = ()) -> list[Any]:
-        if len(args) != len(jaxpr.invars):
-            raise _misfit(self.around[-1], f"`{jaxpr.name}` takes {len(jaxpr.invars)} values, and not {len(args)}")
-        return super().walk(jaxpr, args, own)
-
-    def apply(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        results = [len(branch.outvars) for branch in eqn.params.get("branches", ())] or [len(eqn.outvars)]
-        outs = super().apply(eqn, operands) if len({*results}) == 1 else ()
-        if len(outs) != len(eqn.outvars):
-            raise _misfit(eqn, f"there are not {len(eqn.outvars)} results")
-        return outs
-
-    def loop(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        counts = [value for value in eqn.params.values() if isinstance(value, int)]
-        missing = len(operands) - sum(counts) - len(eqn.outvars) * (eqn.opcode == "while")
-        if min(counts) < 0 or missing < 0 or (missing and eqn.opcode == "while"):
-            raise _misfit(eqn, "the loop has other numbers of constants and carried values")
-        return super().loop(eqn, operands)
-
-
-def _misfit(eqn: Instruction, what: str) -> TextError:
-    line, column = eqn.place
-    return TextError(MSG_TEXT.format(line=line, column=column, what=what, remedy=_FORM), line, column)
-
-
-# The tables. An attribute is of a type of Python's, or of Block, or a tuple of such, or with `object` any data.
-
-_PRIMITIVES: dict[str, Any] = {
-    **{"start": async_start_p, "update": async_update_p, "done": async_done_p},
-    **{"conditional": _jax.cond_p, "scan": _jax.scan_p, "while": _jax.while_p},
-}
-_PARTS = {async_start_p: "start", async_update_p: "update", async_done_p: "done"}
+_PRIMITIVES: dict[str, Any] = {"start": async_start_p, "update": async_update_p, "done": async_done_p}
+_PARTS = {primitive: part for part, primitive in _PRIMITIVES.items()}
 
 _OF_EACH: dict[str, Any] = {"lanes": (int,), "of_derivative": bool, "user_types": object}
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "equation": {"primitive": str, "params": (object,)},
-    "call": {"primitive": str, "to_apply": (Block,), "newly_manual_axes": (str,)},
-    "conditional": {"branches": (Block,)},
-    "scan": {"jaxpr": Block, "num_consts": int, "num_carry": int},
-    "while": {"cond_jaxpr": Block, "body_jaxpr": Block, "cond_nconsts": int, "body_nconsts": int},
     "start": {"name": str, "where": (object,), "host_function": object, **_OF_EACH},
     "update": _OF_EACH,
     "done": _OF_EACH,
@@ -215,7 +178,7 @@ _MODULE: dict[str, Any] = {"copies": ((str,),), "between": (object,)}
 
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("into_reference", "has_replicas", "of_derivative"), False),
-    **dict.fromkeys(("params", "lanes", "same_along", "placements", "newly_manual_axes"), ()),
+    **dict.fromkeys(("params", "lanes", "same_along", "placements"), ()),
     **{"schedule": True, "receivers": None, "host_function": None, "user_types": None},
 }
 """An attribute with this value is left out of the text."""
@@ -229,7 +192,7 @@ def _in_common(opcode: str) -> dict[str, Any]:
 def _fits(value: Any, kind: Any) -> bool:
     if isinstance(kind, tuple):
         return isinstance(value, tuple) and all(_fits(part, kind[0]) for part in value)
-    return not any(_bodies({"": value})) if kind is object else type(value) is kind
+    return kind is object or type(value) is kind
 
 
 # Types of what is started
@@ -253,7 +216,7 @@ def _elements(type_: str) -> tuple[str, ...] | None:
 
 
 def _started(type_: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """The operands and results that the type of a started value names. A loop or a call gives a context only: None."""
+    """The operands and results that the type of a started value names. Zeros of a derivative name none: None."""
     elements = _elements(type_) or ()
     if len(elements) != 3 or (operands := _elements(elements[0])) is None:
         return None
@@ -299,126 +262,95 @@ def _is_data(value: Any) -> bool:
     return all(map(_is_data, value)) if type(value) is tuple else value is None or type(value) in (bool, int, str)
 
 
+def instruction_of(eqn: Any, operands: Sequence[Value], results: Sequence[Value]) -> Instruction:
+    """An equation as an instruction."""
+    source, params = _jax.source_of(eqn), eqn.params
+    if (part := _PARTS.get(eqn.primitive)) is None:
+        name = params["site"].effect.name if eqn.primitive is effect_p else eqn.primitive.name
+        return Instruction("equation", results, operands, {"primitive": name, "params": _data_of(params)}, source)
+    operation = params["operation"]
+    attributes = tuple((name, _plain(value)) for name, value in operation.computation.attributes)
+    computation = operation.computation._replace(attributes=attributes)
+    return Instruction(part, results, operands, _own(part, operation), source, computation)
+
+
 class _Translation:
-    """The blocks of a jaxpr. Bodies are blocks of their own where an operation or a ticket comes into them."""
+    """The block of a jaxpr, in which a function is written in place where an operation or a ticket comes into it."""
 
-    def __init__(self) -> None:
-        self._numbers, self._blocks = itertools.count(), dict[Any, Block]()
-        self._block = Block("%main")
+    def __init__(self, jaxpr: Any) -> None:
+        inner, self._numbers, self.block = without_constants(jaxpr), itertools.count(), Block()
+        self.block.invars = [self._value(var.aval) for var in inner.invars]
+        self.block.outvars = self._walk(inner, self.block.invars)
 
-    def block(self, name: str, jaxpr: Any, operands: Sequence[Value] | None = None) -> Block:
-        """`operands`: what it is run with; a parameter may be a ticket if the operand may."""
-        inner, around = without_constants(jaxpr), self._block
-        tickets = tuple(value.may_be_ticket for value in operands or [Value("", "")] * len(inner.invars))
-        if (known := self._blocks.get((inner, tickets))) is not None:
-            return known
-        name = f"{re.sub(r'[^A-Za-z0-9_]', '_', name)}.{len(self._blocks)}" if self._blocks else name
-        block = self._block = Block(f"%{name}")
-        self._blocks[inner, tickets] = block
-        block.invars = [self._value(var.aval, flag) for var, flag in zip(inner.invars, tickets, strict=True)]
-        block.constants = [self._value(var.aval) for var in inner.constvars]
-        known_values = dict(zip([*inner.invars, *inner.constvars], [*block.invars, *block.constants], strict=True))
+    def _walk(self, jaxpr: Any, operands: Sequence[Value]) -> list[Value]:
+        constants = [self._value(var.aval) for var in jaxpr.constvars]
+        self.block.constants += constants
+        known = dict(zip([*jaxpr.invars, *jaxpr.constvars], [*operands, *constants], strict=True))
 
         def read(atom: Any) -> Value:
             if hasattr(atom, "val"):
                 return Value(_quoted(str(_jax.plain_number(atom.val))), str(atom.aval))
-            return known_values[atom]
+            return known[atom]
 
-        for eqn in inner.eqns:
-            known_values.update(zip(eqn.outvars, self._apply(eqn, [*map(read, eqn.invars)]), strict=True))
-        block.outvars, self._block = [*map(read, inner.outvars)], around
-        return block
+        for eqn in jaxpr.eqns:
+            known.update(zip(eqn.outvars, self._apply(eqn, [*map(read, eqn.invars)]), strict=True))
+        return [*map(read, jaxpr.outvars)]
+
+    def _apply(self, eqn: Any, operands: list[Value]) -> Sequence[Value]:
+        is_part, bodies = eqn.primitive in _PARTS, bodies_in(eqn.params)
+        if is_part or not bodies or not (is_asynchronous(eqn) or any(value.may_be_ticket for value in operands)):
+            return self._add(eqn, operands)
+        alone = [(len(body.invars), len(body.outvars)) for body in bodies] == [(len(operands), len(eqn.outvars))]
+        if eqn.primitive in (_jax.cond_p, _jax.scan_p, _jax.while_p) or not alone:
+            raise NotImplementedError(MSG_NESTED.format(primitive=eqn.primitive, where=_jax.source_of(eqn)))
+        with inside_region_of(eqn):
+            outs = self._walk(bodies[0], self._across(eqn, operands, bodies[0].invars))
+        return self._across(eqn, outs, eqn.outvars)
+
+    def _across(self, eqn: Any, values: Sequence[Value], inside: Sequence[Any]) -> list[Value]:
+        """The values on the other side of the border of a function. That of a region gives them other types."""
+        return [
+            value if value.may_be_ticket or value.aval == str(var.aval) else self._add(eqn, [value], [var])[0]
+            for value, var in zip(values, inside, strict=True)
+        ]
 
     def _value(self, aval: Any, may_be_ticket: bool = False) -> Value:
         is_ticket = getattr(aval, "shape", ())[-1:] == (TICKET_LENGTH,) and aval.dtype == np.float32
         return Value(f"%{next(self._numbers)}", str(aval), may_be_ticket and is_ticket)
 
-    def _add(
-        self, opcode: str, eqn: Any, operands: Sequence[Value], avals: Sequence[Any], **params: Any
-    ) -> list[Value]:
-        tickets, operation = any(x.may_be_ticket for x in operands) or is_asynchronous(eqn), eqn.params.get("operation")
-        results, computation = [self._value(aval, tickets) for aval in avals], None
-        if opcode in _PARTS.values():
-            attributes = tuple((name, _plain(value)) for name, value in operation.computation.attributes)
-            computation = operation.computation._replace(attributes=attributes)
-        if opcode == "start":
-            comes_to = _one_or_tupled([*map(str, operation.results_of_lanes)])
+    def _add(self, eqn: Any, operands: Sequence[Value], outvars: Sequence[Any] | None = None) -> Sequence[Value]:
+        tickets = any(x.may_be_ticket for x in operands) or eqn.primitive is async_start_p
+        results = [self._value(var.aval, tickets) for var in (eqn.outvars if outvars is None else outvars)]
+        if eqn.primitive is async_start_p:
+            comes_to = _one_or_tupled([*map(str, eqn.params["operation"].results_of_lanes)])
             results[0].aval = _tupled([_tupled(_avals(operands)), comes_to, results[0].aval])
-        elif opcode == "update":
+        elif eqn.primitive is async_update_p:
             results[0].aval = operands[-1].aval
-        self._block.eqns.append(Instruction(opcode, results, operands, params, _jax.source_of(eqn), computation))
+        self.block.eqns.append(instruction_of(eqn, operands, results))
         return results
-
-    def _apply(self, eqn: Any, operands: list[Value]) -> Sequence[Value]:
-        primitive, params, avals = eqn.primitive, eqn.params, [var.aval for var in eqn.outvars]
-        if (part := _PARTS.get(primitive)) is not None:
-            return self._add(part, eqn, operands, avals, **_own(part, params["operation"]))
-        block = self.block
-        is_looked_into = is_asynchronous(eqn) or any(value.may_be_ticket for value in operands)
-        if not is_looked_into or not (any(_jax.jaxprs_in(params)) or find_holder(primitive) is not None):
-            name = params["site"].effect.name if primitive is effect_p else primitive.name
-            return self._add("equation", eqn, operands, avals, primitive=name, params=_data_of(params))
-        if primitive is _jax.cond_p:
-            branches = tuple(block("branch", branch, operands[1:]) for branch in params["branches"])
-            return self._add("conditional", eqn, operands, avals, branches=branches)
-        if primitive is _jax.scan_p:
-            consts, carry = _jax.read_scan(params)
-            body = block("body", params["jaxpr"], operands)
-            return self._add("scan", eqn, operands, avals, jaxpr=body, num_consts=consts, num_carry=carry)
-        if primitive is _jax.while_p:
-            of_condition, of_body = params["cond_nconsts"], params["body_nconsts"]
-            taken = operands[:of_condition] + operands[of_condition + of_body :]
-            own = {"cond_jaxpr": block("condition", params["cond_jaxpr"], taken)}
-            own["body_jaxpr"] = block("body", params["body_jaxpr"], operands[of_condition:])
-            return self._add("while", eqn, operands, avals, **own, cond_nconsts=of_condition, body_nconsts=of_body)
-        axes = tuple(sorted(map(str, params["newly_manual_axes"]))) if primitive is _jax.shard_map_p else ()
-
-        def call(operands: Sequence[Value], bodies: Sequence[Any], avals: Sequence[Any]) -> Sequence[Value]:
-            alone = [len(body.invars) for body in bodies] == [len(operands)]
-            blocks = tuple(block(primitive.name, body, operands if alone else None) for body in bodies)
-            own = {"primitive": primitive.name, "to_apply": blocks, "newly_manual_axes": axes}
-            return self._add("call", eqn, operands, avals, **own)
-
-        return call_bodies(
-            eqn,
-            operands,
-            lambda operands, params: call(operands, Run.bodies(params), avals),
-            lambda body, operands: call(operands, [without_constants(body)], body.out_avals),
-        )
 
 
 # Writing
 
 
 def translated(jaxpr: Any) -> Block:
-    """The block of a jaxpr, with which a program begins."""
-    return _Translation().block("main", jaxpr)
+    """The block of a jaxpr. Raises NotImplementedError if it has operations in a loop or a branch."""
+    return _Translation(jaxpr).block
 
 
-def written(entry: Block, short: bool, copies: Any, between: Any) -> str:
-    """The text of the program that begins with a block, in the short form or the long one."""
-    order = [*_post_order(entry, set())]
-    called = {} if short else _called(order)
-    blocks = [_written(block, called, short) for block in order]
+def written(block: Block, short: bool, copies: Any, between: Any) -> str:
+    """The text of a program, in the short form or the long one."""
+    called = {} if short else _called(block)
     computations = [_written_computation(name, *of) for of, name in called.items() if of[0] is not None]
     header = "HloModule" + _attributes(_MODULE, {"copies": copies, "between": between})
-    return "\n\n".join([header, *computations, *blocks[:-1], f"ENTRY {blocks[-1]}"])
+    return "\n\n".join([header, *computations, f"ENTRY {_written(block, called, short)}"])
 
 
-def _post_order(block: Block, known: set[Block]) -> Iterator[Block]:
-    known.add(block)
-    for body in (body for eqn in block.eqns for body in _bodies(eqn.params)):
-        if body not in known:
-            yield from _post_order(body, known)
-    yield block
-
-
-def _called(blocks: Sequence[Block]) -> dict[Any, str]:
+def _called(block: Block) -> dict[Any, str]:
     """The names of computations, by operand types and computation. Where the operand types are not known, a computation
     that has been started with the same attributes is taken, if there is one."""
     names: dict[Any, str] = {}
-    parts = [eqn for block in blocks for eqn in block.eqns if eqn.computation]
-    of = [(_taken(eqn.opcode, eqn.invars), eqn.computation) for eqn in parts]
+    of = [(_taken(eqn.opcode, eqn.invars), eqn.computation) for eqn in block.eqns if eqn.computation]
     for taken, computation in sorted(of, key=lambda each: each[0] is None):
         known = (name for (_, other), name in names.items() if other == computation and taken is None)
         names.setdefault((taken, computation), next(known, f"%{_OPCODES[computation.kind]}.{len(names)}"))
@@ -428,7 +360,7 @@ def _called(blocks: Sequence[Block]) -> dict[Any, str]:
 def _written(block: Block, called: dict[Any, str], short: bool) -> str:
     lines = [f"{value.name} = {value.aval} constant()" for value in block.constants]
     lines += [_line(eqn, called, short) for eqn in block.eqns]
-    return _braced(block.name, block.invars, [*lines, f"ROOT tuple({', '.join(map(str, block.outvars))})"])
+    return _braced("%main", block.invars, [*lines, f"ROOT tuple({', '.join(map(str, block.outvars))})"])
 
 
 def _line(eqn: Instruction, called: dict[Any, str], short: bool) -> str:
@@ -466,9 +398,7 @@ def _attributes(table: dict[str, Any], values: dict[str, Any]) -> str:
 
 
 def _data(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"{{{', '.join(map(_data, value))}}}"
-    return value.name if isinstance(value, Block) else _quoted(value)
+    return f"{{{', '.join(map(_data, value))}}}" if isinstance(value, tuple) else _quoted(value)
 
 
 # Reading
@@ -481,10 +411,9 @@ _JSON = json.JSONDecoder()
 
 
 class Reader:
-    def __init__(self, text: str, at_places: bool = False) -> None:
-        """`at_places`: whether the source of each instruction is its place in the text."""
-        self._text, self._at, self._at_places = text, 0, at_places
-        self._blocks: dict[str, Any] = {}
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
+        self._computations: dict[str, tuple[tuple[str, ...], Computation]] = {}  # with what the operation takes
 
     def fail(self, what: str, remedy: str = _FORM, at: int | None = None) -> NoReturn:
         at = self._at if at is None else at
@@ -542,12 +471,7 @@ class Reader:
         return self._text[start:end]
 
     def _value(self) -> Any:
-        at = self._skip()
-        if self._accept("{"):
-            return tuple(self._list(self._value, "}"))
-        if self._text.startswith("%", at):
-            return self._known(self._blocks, "block")
-        return self._datum()
+        return tuple(self._list(self._value, "}")) if self._accept("{") else self._datum()
 
     def _datum(self) -> Any:
         """A string, an integer, `true`, `false` or `null`."""
@@ -567,7 +491,7 @@ class Reader:
     def _unused(self, names: dict[str, Any]) -> str:
         at, name = self._skip(), self._take(_NAME, "a name")
         if name in names:
-            self.fail(f"`{name}` is defined already", "Give each value and each block a name of its own.", at)
+            self.fail(f"`{name}` is defined already", "Give each value and each computation a name of its own.", at)
         return name
 
     def _attributes(self, table: dict[str, Any]) -> dict[str, Any]:
@@ -584,14 +508,14 @@ class Reader:
             found[name] = value
         return found
 
-    def program(self) -> tuple[Block, tuple[Copy, ...], list[tuple[Copy, ...] | None]]:
-        """The program, its copies, and those in between of each operation."""
+    def program(self) -> tuple[Block, Run, tuple[Copy, ...], list[tuple[Copy, ...] | None]]:
+        """The program, the run of it, its copies, and those in between of each operation."""
         try:
             return self._program()
         except RecursionError:
             self.fail("what stands here is nested too deeply", "Nest less.")
 
-    def _program(self) -> tuple[Block, tuple[Copy, ...], list[tuple[Copy, ...] | None]]:
+    def _program(self) -> tuple[Block, Run, tuple[Copy, ...], list[tuple[Copy, ...] | None]]:
         self._expect("HloModule")
         at, module = self._at, self._attributes(_MODULE)
         try:
@@ -600,29 +524,28 @@ class Reader:
         except (TypeError, IndexError):
             self.fail("`copies` are names, types, buffers and origins, and `between` some of their positions", at=at)
         while not self._accept("ENTRY"):
-            self._block()
-        at, entry = self._skip(), self._block()
-        if not isinstance(entry, Block):
-            self.fail("the root of the `ENTRY` is no `tuple`", at=at)
+            name, block, values = self._unused(self._computations), Block(), dict[str, Value]()
+            self._body(block, values)
+            self._computations[name] = self._computation(block, values)
+            self._expect("}")
+        self._expect("%main")
+        entry, values = Block(), {}
+        self._body(entry, values)
+        self._expect("tuple(")
+        entry.outvars = self._list(lambda: self._operand(values), ")")
+        self._expect("}")
         if self._skip() < len(self._text):
             self.fail("the text goes on behind its `ENTRY`", "End it there.")
         check_tickets(entry, run := TextRun())
-        if len({flight.place for flight in run.flights}) != len(between):
+        if len(run.flights) != len(between):
             self.fail("`between` is not of as many operations as are started", at=len("HloModule"))
-        return entry, copies, between
+        return entry, run, copies, between
 
-    def _block(self) -> Any:
-        """A block, or what the computation of an operation takes and is."""
-        name = self._unused(self._blocks)
-        block, values = Block(name), dict[str, Value]()
+    def _body(self, block: Block, values: dict[str, Value]) -> None:
+        """The instructions ahead of the root."""
         self._expect("{")
         while not self._accept("ROOT"):
             self._instruction(block, values)
-        if is_block := self._accept("tuple("):
-            block.outvars = self._list(lambda: self._operand(values), ")")
-        self._blocks[name] = block if is_block else self._computation(block, values)
-        self._expect("}")
-        return self._blocks[name]
 
     def _operand(self, values: dict[str, Value]) -> Value:
         at, type_ = self._skip(), self.type()
@@ -676,16 +599,12 @@ class Reader:
                 self._unknown(opcode, at)
             computation = self._computation_of(kind, part, operands, at) if is_part else None
             params = self._attributes({**_ATTRIBUTES[part], "source": str})
-            source = params.pop("source")
             if part == "start":
                 if len(params["where"]) != 3:
                     self.fail("`where` is a file, a line and a function", at=at)
                 params["where"] = Where(*params["where"])
-            place = self._place(start)
-            if self._at_places:
-                source = "line {}, column {}".format(*place)
-                params |= {"where": source} if part == "start" else {}
-            eqn = Instruction(part, results, operands, params, source, computation, place)
+            place = "line {}, column {}".format(*self._place(start))
+            eqn = Instruction(part, results, operands, params, params.pop("source"), computation, place)
             if computation is not None:
                 self._check_types(eqn, computation, at)
             block.eqns.append(eqn)
@@ -698,9 +617,7 @@ class Reader:
             found = self._attributes(_RESULTS | _in_common(kind))
             return Computation(_OPERATIONS[kind].kind, found.pop("results"), tuple(found.items()))
         self._expect(", calls=")
-        at, called = self._skip(), self._known(self._blocks, "computation")
-        if not isinstance(called, tuple):
-            self.fail("this is not the computation of an operation", at=at)
+        at, called = self._skip(), self._known(self._computations, "computation")
         if called[0] != (taken := _taken(part, operands)) and taken is not None:
             self.fail(f"this computation takes {_tupled(called[0])}, and the operation {_tupled(taken)}", at=at)
         return called[1]

@@ -106,7 +106,7 @@ def test_report():
     assert (operation.name, operation.kind, operation.copies) == ("sin", "async_start", ())
     assert _names(operation.between) == ["mul"]
     lines = [operation.start, f"    {operation.between[0]}", *operation.updates, *operation.dones]
-    overlap = "overlap: none, since XLA computes a function at its start (a custom call may answer later)"
+    overlap = "overlap: none, since XLA computes a function at its start"
     own = "copied by the library: float32[3] at the start, float32[3] at the done"
     assert str(inspection).splitlines() == [*lines, overlap, own, "copies in between: none"]
     said = [operation.start, operation.between[0], *operation.updates, *operation.dones]
