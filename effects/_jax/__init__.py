@@ -101,8 +101,10 @@ from effects._jax.dispatch import register_ffi_type as register_ffi_type
 from effects._jax.dispatch import rules_in_eager_regions as rules_in_eager_regions
 from effects._jax.dispatch import unordered_tokens as unordered_tokens
 from effects._jax.dispatch import user_function as user_function
+from effects._jax.kernels import MESH_KERNELS as MESH_KERNELS
 from effects._jax.kernels import is_in_kernel as is_in_kernel
 from effects._jax.kernels import kernel_options as kernel_options
+from effects._jax.kernels import mesh_kernel_primitive as mesh_kernel_primitive
 from effects._jax.kernels import set_kernel_options as set_kernel_options
 from effects._jax.kernels import with_kernel_options as with_kernel_options
 from effects._jax.lowering import added_to as added_to

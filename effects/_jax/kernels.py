@@ -17,6 +17,14 @@ def is_in_kernel() -> bool:
     return environment is not None and environment.grid_context is not None
 
 
+MESH_KERNELS = "jax._src.pallas.mpmd"
+"""The module of kernels over a mesh."""
+
+
+def mesh_kernel_primitive() -> Any:
+    return sys.modules[MESH_KERNELS].mpmd_map_p
+
+
 # How kernels are treated beside what their calls say: one value, which is part of the keys of JAX's caches.
 #
 # A function that was traced with another value is traced again. All of it is one context, since JAX hashes and compares

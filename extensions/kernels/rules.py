@@ -38,6 +38,10 @@ MSG_INDEX_MAP = (
     "gets, and JAX evaluates it when and as often as it likes. Move the effect into the kernel, where "
     "`pl.program_id` says which program it is."
 )
+MSG_MESH = (
+    "A kernel over a mesh, such as those of `plgpu.kernel`, has the effect `{effect}` at {where}. Effects are recorded "
+    "in kernels of `pl.pallas_call` alone. Write the kernel for that, or move the effect out of the kernel."
+)
 MSG_OPERATION = (
     "The asynchronous operation `{name}` at {where} is in a kernel. What is in flight is kept for a program, in which "
     "a kernel is one operation. Start and finish it outside of the kernel."
@@ -230,6 +234,13 @@ def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any)
     if params["interpret"] is not True:  # JAX's interpreters for other devices
         params = show_grid(params)
     return _thread_simulated(ctx, tokens, args, params)
+
+
+def refuse_mesh_kernel(
+    ctx: TokenContext, tokens: Tokens, *args: Any, jaxprs: Sequence[Any], **params: Any
+) -> tuple[Tokens, Sequence[Any]]:
+    site = min((site for jaxpr in jaxprs for site in summarize(jaxpr).sites), key=lambda site: site.id)
+    raise errors.MissingTokenRule(MSG_MESH.format(effect=site.effect, where=site.where))
 
 
 def _thread_simulated(

@@ -309,7 +309,7 @@ def test_kernels_over_a_mesh_are_refused():
 
     rows = jax.ShapeDtypeStruct((4, BLOCK), jnp.float32)
     called = plgpu.kernel(kernel, out_type=rows, grid=(4,), grid_names=("i",))
-    with pytest.raises(fx.MissingTokenRule, match=r"`print` at .*test_targets\.py:\d+ .*`mpmd_map`"):
+    with pytest.raises(fx.MissingTokenRule, match=r"`plgpu.kernel`, has the effect `print` at .*test_targets\.py:\d+"):
         fx.jit(called).lower(rows)
 
 
