@@ -56,11 +56,6 @@ def publish_natively(platform: str, is_usable: Callable[[], bool]) -> None:
     PLATFORMS[platform] = PLATFORMS[platform]._replace(records="native", is_usable=is_usable)
 
 
-def platforms_on_host() -> tuple[str, ...]:
-    """The platforms whose handlers read and write values where they lie."""
-    return tuple(row.name for row in PLATFORMS.values() if row.records == "native" and row.tokens_on_host)
-
-
 def platforms_with_handlers() -> tuple[str, ...]:
     """The platforms where handlers of the user's may run."""
     return tuple(row.name for row in PLATFORMS.values() if row.handlers is not None)
