@@ -201,7 +201,8 @@ XLA_FFI_Error *Overlay::complete_future(XLA_FFI_Future_SetAvailable_Args *args) 
 
 XLA_FFI_Error *Overlay::fail_future(XLA_FFI_Future_SetError_Args *args) {
   XLA_FFI_Future_SetError_Args ours = *args;
-  if (const auto whose = forget(args->future)) ours.error = FailWith(original, whose->target, whose->where, args->error);
+  if (const auto whose = forget(args->future))
+    ours.error = FailWith(original, whose->target, whose->where, args->error);
   return original->XLA_FFI_Future_SetError(&ours);
 }
 
