@@ -31,40 +31,6 @@ def _loop() -> None:
     count(4)
 
 
-def _branch() -> None:
-    @fx.jit
-    def collatz(x: Any) -> None:
-        def halve(x: Any) -> Any:
-            fx.print("{} is even, so halve it", x)
-            return x // 2
-
-        def grow(x: Any) -> Any:
-            fx.print("{} is odd, so treble it and add one", x)
-            return 3 * x + 1
-
-        x = jax.lax.while_loop(lambda x: x != 1, lambda x: jax.lax.cond(x % 2 == 0, halve, grow, x), x)
-        fx.print("arrived at {}", x)
-
-    collatz(3)
-
-
-def _nested() -> None:
-    @jax.jit
-    def square(x: Any) -> Any:
-        fx.print("  squaring {}", x)
-        return x * x
-
-    @fx.jit
-    def sum_of_squares(x: Any, y: Any) -> Any:
-        fx.print("first")
-        a = square(x)
-        fx.print("second")
-        b = square(y)
-        fx.print("sum {}", a + b)
-
-    sum_of_squares(3, 4)
-
-
 def _devices() -> None:
     @fx.jit
     def work(number: Any, parts: Any, steps: Any) -> Any:
@@ -100,21 +66,6 @@ def _calls() -> None:
     guess(0, 8)
 
 
-def _records() -> None:
-    @fx.jit
-    def train(x: Any) -> Any:
-        def step(x: Any, i: Any) -> Any:
-            fx.log("step", i=i, x=x)
-            return x / 2, None
-
-        return jax.lax.scan(step, x, jax.numpy.arange(1000))[0]
-
-    with fx.capture(suppress=True) as records:
-        train(1.0)
-    steps = [int(record.fields["i"]) for record in records]
-    print(len(records), "events; i from", steps[0], "to", steps[-1], "in order:", steps == sorted(steps))
-
-
 def _errors() -> None:
     def check(x: Any) -> None:
         if x == 2:
@@ -138,16 +89,6 @@ _PARTS: tuple[tuple[str, str, Callable[[], None]], ...] = (
         _loop,
     ),
     (
-        "A branch",
-        "A branch that is taken prints, the other does not. Which one it is, only the data says.",
-        _branch,
-    ),
-    (
-        "A nested jit",
-        "A function under plain jax.jit prints in its place, between the lines of its caller.",
-        _nested,
-    ),
-    (
         "Two devices",
         "A long program on one device, then a short one on another. They run at the same time and neither waits for "
         "the other; the lines still come in the order of the calls.",
@@ -158,11 +99,6 @@ _PARTS: tuple[tuple[str, str, Callable[[], None]], ...] = (
         "A program asks Python and waits for the answer; then it tells Python something and does not wait. Prints and "
         "calls come in one order.",
         _calls,
-    ),
-    (
-        "Events",
-        "A thousand events with two fields, which the host collects.",
-        _records,
     ),
     (
         "Errors",
@@ -177,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Prints in order through a loop, a branch, a nested jit and two devices; callbacks, events and errors."""
+    """Prints in order through a loop and on two devices; callbacks and errors."""
     if not _make_two_devices():
         print(
             f"`effects demo` found {len(jax.devices())} device: JAX was already running in this process, or "

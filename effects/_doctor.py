@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import importlib.metadata
 import io
-import json
 import logging
 import os
 import platform
@@ -131,15 +130,11 @@ _CHECKS: dict[str, Callable[[], str]] = {
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Prints versions, devices, variables, settings and a self-test: as text for a bug report, or as a JSON object."""
-    facts = dict(_facts())
+    """Prints versions, devices, variables, settings and a self-test, as text for a bug report."""
+    for name, value in _facts():
+        print(f"{name}: {value}")
     checks = {shows: _what_is_wrong(check) for shows, check in _CHECKS.items()}
     failed = sum(map(bool, checks.values()))
-    if options.json:
-        print(json.dumps({"facts": facts, "checks": checks}, indent=2))
-        return int(failed != 0)
-    for name, value in facts.items():
-        print(f"{name}: {value}")
     for shows, wrong in checks.items():
         print(f"FAILED: {shows}: {wrong}" if wrong else f"ok: {shows}")
     if failed:
@@ -148,10 +143,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `effects doctor` takes."""
-    parser.add_argument(
-        "--json", action="store_true", help='an object of "facts" and "checks", each with what is wrong'
-    )
+    """`effects doctor` takes none."""
 
 
 def _what_is_wrong(check: Callable[[], str]) -> str:
