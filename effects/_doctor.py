@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import importlib.metadata
 import io
-import logging
 import os
 import platform
 import sys
@@ -91,23 +90,6 @@ def _waits_for_answers() -> str:
     return "" if answer == 42 else f"a callback that gives 42 gave {answer}"
 
 
-def _raises_once() -> str:
-    def fail(x: np.ndarray) -> None:
-        raise ValueError("on purpose")
-
-    logger, silent = logging.getLogger("effects"), logging.NullHandler()
-    logger.addHandler(silent)  # else Python's logging writes what failed to the standard error
-    try:
-        fx.jit(lambda x: fx.callback(fail, None, x))(jnp.int32(1))
-        fx.effects_barrier(timeout=60)
-    except fx.EffectError:
-        fx.effects_barrier(timeout=60)
-        return ""
-    finally:
-        logger.removeHandler(silent)
-    return "a callback that raises was not reported"
-
-
 def _orders_devices() -> str:
     devices = jax.local_devices()
     step = fx.jit(lambda x: fx.print("{}", x))
@@ -123,7 +105,6 @@ def _orders_devices() -> str:
 _CHECKS: dict[str, Callable[[], str]] = {
     "prints in a loop come in order": _prints_in_order,
     "programs wait for callbacks with results": _waits_for_answers,
-    "what a callback raises is raised once": _raises_once,
     "programs on all devices print in the order of their calls": _orders_devices,
 }
 """By what each shows: returns what is wrong, or nothing."""
