@@ -28,12 +28,12 @@ class Command(NamedTuple):
 COMMANDS: list[Command] = [
     Command(
         "demo",
-        "A short tour: prints, callbacks and events in order, through loops and branches and on two devices.",
+        "A short tour: prints and callbacks in order, in a loop and on two devices, and an error.",
         "effects._demo",
     ),
     Command(
         "doctor",
-        "Versions, devices, variables, settings and a self-test, as text for a bug report, or as JSON.",
+        "Versions, devices, variables, settings and a self-test, as text for a bug report.",
         "effects._doctor",
     ),
 ]

@@ -35,18 +35,13 @@ def _choice(*choices: str) -> Callable[[Any], str]:
     return parse
 
 
-def _bytes(value: Any) -> int:
-    number = _whole(value)
-    if not 4096 <= number <= 1 << 40:
-        raise ValueError(number)
-    return number
+def _between(least: int, most: int) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if not least <= (number := _whole(value)) <= most:
+            raise ValueError(number)
+        return number
 
-
-def _exit_code(value: Any) -> int:
-    number = _whole(value)
-    if not 0 <= number <= 255:
-        raise ValueError(number)
-    return number
+    return parse
 
 
 def _seconds(value: Any) -> float:
@@ -67,12 +62,12 @@ def _whole(value: Any) -> int:
 _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "sync": (False, _flag, "true or false (in the environment 1 or 0)"),
     "order": ("thread", _choice("thread", "process"), "'thread' or 'process'"),
-    "ring_bytes": (1 << 20, _bytes, "a whole number of bytes, at least 4096"),
+    "ring_bytes": (1 << 20, _between(4096, 1 << 40), "a whole number of bytes, at least 4096"),
     "when_full": ("wait", _choice("wait", "drop"), "'wait' or 'drop'"),
     "after_error": ("stop", _choice("stop", "go_on"), "'stop' or 'go_on'"),
     "errors": ("next_call", _choice("next_call", "barrier"), "'next_call' or 'barrier'"),
     "bounds_checks": (False, _flag, "true or false (in the environment 1 or 0)"),
-    "exit_code": (1, _exit_code, "a whole number from 0 to 255"),
+    "exit_code": (1, _between(0, 255), "a whole number from 0 to 255"),
     "jax_effects": ("program_order", _choice("program_order", "jax"), "'program_order' or 'jax'"),
     "native": (True, _flag, "true or false (in the environment 1 or 0)"),
     "stall_seconds": (10.0, _seconds, "a number of seconds, at least 0.1"),

@@ -6,8 +6,6 @@ import argparse
 import contextlib
 import importlib.metadata
 import io
-import json
-import logging
 import os
 import platform
 import sys
@@ -92,23 +90,6 @@ def _waits_for_answers() -> str:
     return "" if answer == 42 else f"a callback that gives 42 gave {answer}"
 
 
-def _raises_once() -> str:
-    def fail(x: np.ndarray) -> None:
-        raise ValueError("on purpose")
-
-    logger, silent = logging.getLogger("effects"), logging.NullHandler()
-    logger.addHandler(silent)  # else Python's logging writes what failed to the standard error
-    try:
-        fx.jit(lambda x: fx.callback(fail, None, x))(jnp.int32(1))
-        fx.effects_barrier(timeout=60)
-    except fx.EffectError:
-        fx.effects_barrier(timeout=60)
-        return ""
-    finally:
-        logger.removeHandler(silent)
-    return "a callback that raises was not reported"
-
-
 def _orders_devices() -> str:
     devices = jax.local_devices()
     step = fx.jit(lambda x: fx.print("{}", x))
@@ -124,22 +105,17 @@ def _orders_devices() -> str:
 _CHECKS: dict[str, Callable[[], str]] = {
     "prints in a loop come in order": _prints_in_order,
     "programs wait for callbacks with results": _waits_for_answers,
-    "what a callback raises is raised once": _raises_once,
     "programs on all devices print in the order of their calls": _orders_devices,
 }
 """By what each shows: returns what is wrong, or nothing."""
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Prints versions, devices, variables, settings and a self-test: as text for a bug report, or as a JSON object."""
-    facts = dict(_facts())
+    """Prints versions, devices, variables, settings and a self-test, as text for a bug report."""
+    for name, value in _facts():
+        print(f"{name}: {value}")
     checks = {shows: _what_is_wrong(check) for shows, check in _CHECKS.items()}
     failed = sum(map(bool, checks.values()))
-    if options.json:
-        print(json.dumps({"facts": facts, "checks": checks}, indent=2))
-        return int(failed != 0)
-    for name, value in facts.items():
-        print(f"{name}: {value}")
     for shows, wrong in checks.items():
         print(f"FAILED: {shows}: {wrong}" if wrong else f"ok: {shows}")
     if failed:
@@ -148,10 +124,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `effects doctor` takes."""
-    parser.add_argument(
-        "--json", action="store_true", help='an object of "facts" and "checks", each with what is wrong'
-    )
+    """`effects doctor` takes none."""
 
 
 def _what_is_wrong(check: Callable[[], str]) -> str:

@@ -20,9 +20,6 @@ class EffectError(RuntimeError):
             known.
         lane: Its lane under `vmap`: one number for each, the outermost first.
         token: Its token, which says where in the order of the thread's effects it was; empty if it is not known.
-        counts: How many effects of the program came `"before"` it, were `"not_carried_out"` after it, or were
-            `"replayed"` after it all the same, and how many callbacks that had been asked for were `"cancelled"`; those
-            that are known and not 0.
         not_carried_out: How many effects of its program came after it and were therefore not carried out, by the name
             of the effect. The error's text says where the first of them is.
         failures: All failures that this error stands for, itself included, in their order: those at the same line that
@@ -35,7 +32,6 @@ class EffectError(RuntimeError):
     device: int = -1
     lane: tuple[int, ...] = ()
     token: tuple[int, ...] = ()
-    counts: Mapping[str, int] = MappingProxyType({})
     not_carried_out: Mapping[str, int] = MappingProxyType({})
     # When it is raised: its number in the order of failures, the later ones at its line, and how many behind it were
     # only counted, with the reason of the newest.
@@ -235,15 +231,11 @@ TIMED_OUT = "DEADLINE_EXCEEDED"
 """In JAX's errors: a process did not come to a barrier in time."""
 WAITED = "The program waited for its results and ended there."
 ENDED = "`fx.error_if` ended the program there."
-NOTE_BEFORE = "{before} of it came before."
 NOTE_LEFT_OUT = "After it, {left_out}, {were} not carried out."
-NOTE_REPLAYED = "After it, {replayed} that {were} already recorded {were} replayed."
-NOTE_CANCELLED = "{cancelled} that had been asked for did not run."
 NOTE_NOT_CALLED = (
     "The call of that program had returned before. It is raised by this call of {function}, which was not made. Call "
     "`fx.effects_barrier()` to have it raised earlier."
 )
 NOTE_MORE_PROGRAMS = (
-    "{more} of this thread's programs failed too, and {were} only counted{left_out}. Call `fx.effects_barrier()` more "
-    "often."
+    "{more} of this thread's programs failed too, and {were} only counted. Call `fx.effects_barrier()` more often."
 )

@@ -19,6 +19,7 @@ REMOVED: dict[str, str] = {
     "effects.testing.assert_same_run(ulp=)": (
         "Pass a part of the larger number, `rtol=1e-6`, or a difference, `atol=1e-6`."
     ),
+    "effects doctor --json": "It prints a line for each fact and each check, `name: value`.",
     "effects trace --profile": (
         "Open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
     ),

@@ -52,7 +52,7 @@ from effects.lowering import host_path
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.regions import OUTSIDE, in_region
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
-from effects.lowering.shards import call_shards, call_whole
+from effects.lowering.shards import call_shards
 from effects.lowering.sites import refused_per_shard, register_site
 from effects.lowering.tokens import (
     NO_MARKERS,
@@ -253,7 +253,7 @@ def record_lowering(
         attributes |= {Attribute.FAIL_AS_ONE: 1} if region.has_collectives else {}
     if devices and _may_be_cut(ctx, site):
         steps = steps_of_record(site.effect.ordered, edges) if counted else None
-        return call_whole(ctx, token, operands, devices, attributes, steps)
+        return call_shards(ctx, token, operands, devices, attributes, steps)
     replicated = bool(devices or replicas)
     if not counted:
         return emit_call(ctx, target, (token, *operands), attributes, replicated=replicated)
@@ -318,7 +318,7 @@ def shards_lowering(
     counted = advances_token(ctx)
     attributes = site_attributes(site.in_shards, own, False, call, edges, True, counted)
     steps = steps_of_record(site.effect.ordered, edges) if counted else None
-    return call_shards(ctx, token, operands, site, devices, attributes, steps)
+    return call_shards(ctx, token, operands, devices, attributes, steps, site)
 
 
 def own_devices(ctx: Any, devices: int) -> int:

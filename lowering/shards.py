@@ -35,33 +35,29 @@ def call_shards(
     ctx: Any,
     token: Any,
     operands: Sequence[Any],
-    site: Site,
     devices: int,
     attributes: dict[str, Any],
     steps: Sequence[TokenStep] | None,
+    site: Site | None = None,
 ) -> Any:
-    """Each shard has a record. `devices`: how many run the program; `attributes`: those of the call that each makes;
-    `steps`: what the program makes of the token behind the call; None if the handler does."""
-    # The lanes of a `vmap` stay together, and so does what says which of them have the effect.
-    together = [len(operand.lanes) for operand in site.operands]
-    empty = [_jax.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
+    """Publishes a record of each shard, or one of all of them.
+
+    Args:
+        ctx: The context of the lowering.
+        token: The token.
+        operands: What lies in shards.
+        devices: How many devices run the program.
+        attributes: Those of the call that each device makes; with one record, where no operand is cut.
+        steps: What the program makes of the token behind the call; None if the handler does.
+        site: The site, if each shard has a record; None if all have one.
+    """
+    together, empty = [0] * len(operands), [""] * len(operands)
+    if site is not None:
+        # The lanes of a `vmap` stay together, and so does what says which of them have the effect.
+        together = [len(operand.lanes) for operand in site.operands]
+        empty = [_jax.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
     said = {"attributes": attributes, "together": together, "empty": empty, "devices": devices, "steps": steps}
-    return _jax.call_partitioned(ctx, SHARDS_TARGET, (token, *operands), json.dumps(said))
-
-
-def call_whole(
-    ctx: Any,
-    token: Any,
-    operands: Sequence[Any],
-    devices: int,
-    attributes: dict[str, Any],
-    steps: Sequence[TokenStep] | None,
-) -> Any:
-    """All shards have one record. `attributes`: those of the call that each device makes if no operand is cut; `steps`
-    as for `call_shards`."""
-    nothing = [0] * len(operands), [""] * len(operands)
-    said = dict(zip(("together", "empty"), nothing, strict=True), attributes=attributes, devices=devices, whole=True)
-    said["steps"] = steps
+    said["whole"] = site is None
     return _jax.call_partitioned(ctx, SHARDS_TARGET, (token, *operands), json.dumps(said))
 
 
@@ -80,7 +76,7 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_resul
     tiles = [_Tiles(tuple(shape.dimensions()), layout) for shape, layout in zip(shapes[1:], layouts, strict=True)]
     types = [_jax.element_type(shape) for shape in shapes[1:]]
     attributes, table = description["attributes"], None
-    if "whole" not in description:
+    if not description["whole"]:
         table = _table(tiles, description["devices"])
     elif any(tile.is_cut for tile in tiles):
         attributes[Attribute.TRAITS] |= RecordTrait.HAS_SHARDS

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from effects import _errors as errors
 from effects import _jax
 from effects._model.callback import HostCall
 from effects._model.content import Composite, NativeText
@@ -236,17 +234,6 @@ class _Claim:
     def __del__(self) -> None:
         if hasattr(self, "_release"):
             self._release(self._site_id)
-
-    def __reduce__(self) -> Any:
-        description = native.site_description(self._site_id)
-        site = site_from(description)
-        if not site.content.is_portable:
-            raise pickle.PicklingError(errors.why_it_stays("The compiled program", site.content.title, site.where))
-        return _claim, (description,)
-
-
-def _claim(description: str) -> object:
-    return known_sites.register(site_from(description))
 
 
 known_sites: KnownSites = KnownSites()

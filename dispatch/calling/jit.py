@@ -7,7 +7,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, NamedTuple, Never, ParamSpec, TypeVar, Unpack, overload
 
 import jax
 
@@ -16,7 +16,6 @@ from effects._jax import api_boundary
 from effects._model.wire import ProgramTraits
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.programs import JitOptions, programs_of, runtime_token_for, trace, with_program_of_ours
-from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.holders import others
 from effects.lowering.summary import summarize
 
@@ -162,37 +161,39 @@ has set."""
 
 # Compiled programs. They are JAX's own objects, around an executable of ours.
 #
-# JAX describes and calls a compiled function by its executable, and `jax.experimental.serialize_executable` takes it
-# apart and puts it together in another process. An `Executable` is that of the user's function: it supplies the runtime
-# token, here and there.
+# JAX describes and calls a compiled function by its executable. An `Executable` is that of the user's function: it
+# supplies the runtime token.
+
+MSG_SERIALIZE_EXECUTABLE = (
+    "`jax.experimental.serialize_executable` was given `{program}`, which `fx.jit` compiled. Such a program takes and "
+    "returns tokens, of which the other process knows nothing. Write `fx.export(f)(*args).serialize()`, and call "
+    "`fx.deserialize` there."
+)
 
 
 class Executable:
     """JAX's executable of a threaded function, as that of the function without tokens."""
 
-    def __init__(
-        self, threaded: Any, traits: Sequence[ProgramTraits], name: str, num_constants: int, whole: Any = None
-    ):
-        """`num_constants`: how many constants of the program come ahead of the token. `whole`: JAX's compiled function
-        with the token, which alone can take values of JAX's experimental "hijax" types, if it has such."""
-        self._threaded = threaded
-        self._made_with = traits, name, num_constants
-        self._whole = whole
+    def __init__(self, compiled: Any, traits: Sequence[ProgramTraits], name: str):
+        """`compiled`: JAX's compiled function with the token."""
+        self._compiled = compiled
+        self._threaded: Any = compiled._executable
+        self._traits = traits
+        self._function_name = name
+        self._token = len(compiled._params.const_args)  # which argument it is: constants come ahead of it
 
     def create_cpp_call(self, params: Any) -> Dispatcher[..., Any]:
         """What JAX calls with the user's arguments."""
-        traits, name, _ = self._made_with
-        whole = self._whole or _jax.compiled_with_token(self._threaded, params, dict.fromkeys(traits, 0))
-        return _Call(name, whole, traits[0] if traits else ProgramTraits((), False, False), params)
+        traits = self._traits[0] if self._traits else ProgramTraits((), False, False)
+        return _Call(self._function_name, self._compiled, traits, params)
 
     @property
-    def _unloaded_executable(self) -> Unloaded | None:
-        unloaded = getattr(self._threaded, "_unloaded_executable", None)
-        return None if unloaded is None else Unloaded(unloaded, *self._made_with)
+    def _unloaded_executable(self) -> Never:
+        raise NotImplementedError(MSG_SERIALIZE_EXECUTABLE.format(program=self._function_name))
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._threaded, name)
-        traits, _, token = self._made_with  # it is the argument of this number
+        traits, token = self._traits, self._token
         kept = self._threaded._kept_var_idx
         if name in _INPUTS:
             return [*value[:token], *value[token + (token in kept) :]]
@@ -234,22 +235,6 @@ class _Call(Dispatcher[..., Any]):
         args, kwargs = jax.tree.unflatten(self._params.in_tree, flat[len(self._params.const_args) :])
         with _jax.outside_of_traces():
             return jax.tree.leaves(self(*args, **kwargs))
-
-
-class Unloaded:
-    """What is pickled of an `Executable`."""
-
-    def __init__(self, threaded: Any, traits: Sequence[ProgramTraits], name: str, num_constants: int):
-        self._threaded = threaded
-        self._made_with = traits, name, num_constants
-
-    @property
-    def mut(self) -> Any:
-        return self._threaded.mut
-
-    def load(self) -> Executable:
-        runtime.start()
-        return Executable(self._threaded.load(), *self._made_with)
 
 
 # Stages of compilation: what `trace`, `lower` and `compile` of a jitted function return.
@@ -319,9 +304,7 @@ class Lowered(_ThreadedStage):
     def compile(self, *args: Any, **options: Any) -> jax.stages.Compiled:
         """As `jax.stages.Lowered.compile`: JAX's own object, which is called with the arguments."""
         compiled = self._stage.compile(*args, **options)
-        constants = compiled._params.const_args
         _, output_tokens = compiled.out_tree.children()
-        traits = tuple(output_tokens.node_data()[1])
-        whole = compiled if compiled._params.is_high else None
-        executable = Executable(compiled._executable, traits, self._function._name, len(constants), whole)
+        executable = Executable(compiled, tuple(output_tokens.node_data()[1]), self._function._name)
+        constants = compiled._params.const_args
         return jax.stages.Compiled(executable, constants, self.args_info, self.out_tree, compiled._no_kwargs)  # type: ignore

@@ -23,7 +23,7 @@ from effects._model.site import Site
 from effects._model.wire import PHASE, PLAIN_THREAD, Item, ItemKind, Kind, RecordsBetween, in_region, read_header
 from effects.dispatch.runtime.background import in_main_thread, uninterrupted
 from effects.dispatch.runtime.beside import Beside
-from effects.dispatch.runtime.failures import Failures, LeftOut, ProgramKey
+from effects.dispatch.runtime.failures import Failures, ProgramKey
 from effects.dispatch.runtime.observers import Observers
 from effects.dispatch.runtime.output_tokens import FailurePoll
 from effects.dispatch.runtime.outputs import shown_beside_text
@@ -34,7 +34,6 @@ from effects.dispatch.runtime.replay import (
     Runs,
     WaitForNested,
     answer_with,
-    left_of,
     outside_epochs,
     replay_text,
 )
@@ -88,7 +87,8 @@ class Drain:
         self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
         self.asks_person: bool = False  # as `asking_person` says
         self._notes_functions = False
-        self.discarded_at_exit: LeftOut | None = None  # once the end of the process leaves effects out: which
+        self.discards: bool = False  # the end of the process leaves out what comes
+        self.has_discarded: bool = False  # and something has come
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text and does not offer the lead
         self.idle_code: Collection[CodeType] = {Drain._run.__code__, Drain._step.__code__}
@@ -182,23 +182,20 @@ class Drain:
         self.ended = True
         return True
 
-    def give_up(self, patience: float) -> LeftOut:
-        """From now on nothing is replayed. Waits a moment for what runs. Returns what is left out."""
-        self.discarded_at_exit = discarded = self.discarded_at_exit or LeftOut()
+    def give_up(self, patience: float) -> None:
+        """From now on nothing is replayed. Waits a moment for what runs."""
+        self.discards = True
         self._direct.close()
         for _ in range(2):  # the second time, functions that do not return keep nothing back
             native.fail_replies(MSG_PROCESS_ENDS)
             self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
-            for key, (run, number, items) in [*self.runs.items()]:
-                for item in left_of(items):
-                    discarded.add_item(item, self._sites.find)
+            for key, (run, number, _) in [*self.runs.items()]:
                 if self.runs.pop(key, None) is not None:
                     native.resume(run, number)
         self.stop(patience)
         self.supervisor.stop()
         native.fail_replies(MSG_PROCESS_ENDS)
         self.ended = True
-        return discarded
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """Waits until `done()`, looked at when epochs end. False if the time ran out."""
@@ -341,17 +338,14 @@ class Drain:
 
     def _show(self, item: Item, call: Any, site: Site | None) -> None:
         """Replays an item without callbacks."""
-        if self.discarded_at_exit is not None:
-            self.discarded_at_exit.add_item(item, self._sites.find if site is None else lambda _: site)
+        if self.discards:
+            self.has_discarded = True
             return
         if item.kind == ItemKind.TEXT:
-            self._failures.count_after_end((item.thread, item.epoch), item.count)
             has_failed = bool(self._failures.unended or self._failures.abandoned)
             replay_text(item, lambda epoch: self._replay(item.thread, epoch, call), self._sites.find, has_failed)
             return
         replay = self._replay(item.thread, item.epoch, call)
-        if not replay.stopped:
-            self._failures.count_after_end((item.thread, item.epoch), item.count)
         if item.kind == ItemKind.RECORDS:
             replay.records(Records(item.data, item.count, self._sites.find if site is None else lambda _: site))
         else:
@@ -373,15 +367,12 @@ class Drain:
         answer, me = None, threading.get_ident()
         parts.reverse()
         while parts:
-            if self.discarded_at_exit is not None:
-                self.discarded_at_exit.add_item(Item._make(item), find)
+            if self.discards:
+                self.has_discarded = True
                 return (asked, MSG_PROCESS_ENDS, False) if asked else None
             part = parts.pop()  # it lives no longer than its run
             if len(part) == _BETWEEN:
-                data, count = part
-                if not replay.stopped:
-                    failures.count_after_end(key, count)
-                replay.records(Records(data, count, find))
+                replay.records(Records(*part, find))
                 continue
             site_id, token, device, reply, several, payload, time = part
             site = find(site_id)
@@ -401,14 +392,10 @@ class Drain:
                 native.note_cancelled()
                 if stopped:
                     replay.leave_out([(site.resolve_sizes(payload), token, device, payload, time)])
-                else:
-                    failures.count_after_end(key, 0, 1)
                 if reply:
                     failures.end_stopped(key)
                     answer = reply, MSG_CANCELLED.format(effect=site.effect.name, where=site.where), False
                 continue
-            if failures.unended:
-                failures.count_after_end(key, 1)
             if self._notes_functions:
                 native.note(Kind.BEGUN, token, site_id, device)
             self.running[me] = site, key, token, reply, monotonic()

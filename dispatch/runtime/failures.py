@@ -16,31 +16,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
-
 from effects import _errors as errors
 from effects import _jax
 from effects._config import config
-from effects._model.content import Composite
 from effects._model.filter import LOGGER
-from effects._model.record import Records, count_lanes
 from effects._model.site import Site
 from effects._model.wire import (
-    INDEX,
-    PHASE,
     PLAIN_THREAD,
-    TEXT_RUN,
-    CallbackRecord,
-    Item,
-    ItemKind,
     Kind,
-    RecordsBetween,
-    in_region,
-    read_header,
     stream_of,
 )
 from effects.dispatch.runtime.background import in_main_thread, uninterrupted
-from effects.dispatch.runtime.parts import parts_of
 from effects.dispatch.runtime.streams import Streams, UserThread
 from effects.lowering.native_module import native
 
@@ -173,35 +159,6 @@ class LeftOut:
             with self._lock:
                 self._counts[key] = self._counts.get(key, 0) + count
 
-    def add_item(self, item: Item, find_site: Callable[[int], Site]) -> None:
-        """Counts what is left of an item of the drain's. It takes the callbacks that it counts out of the item, as the
-        thread does that replays them, so that two threads may have the item."""
-        if item.has_callbacks:
-            while item.data:
-                part = item.data.pop()
-                if len(part) == len(RecordsBetween._fields):
-                    self._add_records(Records(*part, find_site))
-                else:
-                    record = CallbackRecord._make(part)
-                    site, payload = find_site(record.site), record.payload
-                    if isinstance(site.content, Composite):
-                        parts = site.content.parts(site, payload)
-                        item.data.extend(reversed([*parts_of(parts, record.token, record.device, record.time)]))
-                    else:
-                        self.add(site, count_lanes(site.resolve_sizes(payload), payload))
-        elif item.kind == ItemKind.TEXT:
-            for site, _, _, count in np.frombuffer(item.block, TEXT_RUN).tolist():
-                self.add(find_site(site), count)
-        elif item.kind == ItemKind.RECORDS:
-            self._add_records(Records(item.data, item.count, find_site))
-        else:
-            header = read_header(item.data)
-            self._add_records(Records.of_one(find_site(header.site), header, item.block))
-
-    def _add_records(self, records: Records) -> None:
-        for site, _, _, payload, _ in records.parts():
-            self.add(site, count_lanes(site, payload))
-
     def total(self) -> int:
         return sum(self._counts.values())
 
@@ -220,10 +177,6 @@ class LeftOut:
             if self.total() == 1
             else f"{' and '.join(counts)} effects, from {first} on"
         )
-
-    def by_line(self) -> str:
-        """How many of which effect, for each line."""
-        return shown_list(f"{count} `{effect}` at {where}" for (effect, where), count in self._counts.items())
 
 
 _SHOWN = 8
@@ -248,38 +201,20 @@ class FailedProgram:
     lines: dict[SourceLine, tuple[int, str]] = dataclasses.field(default_factory=dict)
     awaited: BaseException | None = None  # what ended the program; not among `kept`
     elsewhere: bool = False  # whether that was on another device, which may be one of another process
-    before: int | None = None  # effects of the program before that, if it is known
     first: BaseException | None = None  # of all of them; it says what became of the effects after it
     stopped: bool = False  # whether these are not carried out
     left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
-    after: int = 0  # records that were replayed after `awaited` all the same
-    cancelled: int = 0  # callbacks after it that were asked for and did not run
     logged: bool = False  # whether its first failure was
     thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
     stack: Any = None  # from where it was called, if that is kept
 
-    def finish(self, failure: BaseException, ended: bool) -> None:
-        """Has a failure say what became of the effects around it. `ended`: whether it has ended the program."""
-        notes, counts = [], {}
-        if ended and self.before:
-            counts["before"] = self.before
-            notes.append(errors.NOTE_BEFORE.format(before=errors.counted(self.before, "effect")))
-        if failure is self.first and self.left_out:
-            counts["not_carried_out"] = total = self.left_out.total()
-            notes.append(errors.NOTE_LEFT_OUT.format(left_out=self.left_out, were=errors.were(total)))
-            if isinstance(failure, errors.EffectError):
-                # A nested program's failure has stopped that of the callback too.
-                failure.not_carried_out = {**Counter(failure.not_carried_out) + self.left_out.by_effect()}
-        if ended and not self.stopped and self.after:
-            counts["replayed"] = self.after
-            replayed = {"replayed": errors.counted(self.after, "effect"), "were": errors.were(self.after)}
-            notes.append(errors.NOTE_REPLAYED.format(**replayed))
-        if ended and not self.stopped and self.cancelled:
-            counts["cancelled"] = self.cancelled
-            notes.append(errors.NOTE_CANCELLED.format(cancelled=errors.counted(self.cancelled, "callback")))
-        if isinstance(failure, errors.EffectError):
-            failure.counts = {**Counter(failure.counts) + Counter(counts)}
-            failure._say(*notes)
+    def finish(self, failure: BaseException) -> None:
+        """Has a failure say which effects were left out after it."""
+        if failure is not self.first or not self.left_out or not isinstance(failure, errors.EffectError):
+            return
+        # A nested program's failure has stopped that of the callback too.
+        failure.not_carried_out = {**Counter(failure.not_carried_out) + self.left_out.by_effect()}
+        failure._say(errors.NOTE_LEFT_OUT.format(left_out=self.left_out, were=errors.were(self.left_out.total())))
 
 
 Owner = tuple[int, UserThread | None]
@@ -325,9 +260,9 @@ class Failures:
         self.unended: set[ProgramKey] = set()
         # Streams of functions that run for a program which has failed: what they do would have come later in it.
         self.abandoned: set[int] = set()
-        # By whom they are for: how many are kept; how many are not, with how many effects left out after them.
+        # By whom they are for: how many are kept, and how many are not.
         self._kept: Counter[Owner] = Counter()
-        self._more: dict[Owner, list[int]] = {}
+        self._more: Counter[Owner] = Counter()
         # The lines whose failures were logged since a caller was last given any.
         self._logged: dict[Owner, set[SourceLine]] = {}
         self._timer: threading.Timer | None = None  # that logs failures, while there are any
@@ -356,7 +291,7 @@ class Failures:
             if line in program.lines and len(program.kept) >= _KEPT:
                 program.lines[line] = program.lines[line][0] + 1, errors.reason(failure)
             elif self._kept[owner := (key[0], program.thread)] and self._kept.total() >= _KEPT_OF_ALL:
-                self._more.setdefault(owner, [0, 0])[0] += 1
+                self._more[owner] += 1
             else:
                 program.kept.append(failure)
                 program.lines.setdefault(line, (0, ""))
@@ -407,12 +342,9 @@ class Failures:
         for frame in self.frames.pop(threading.get_ident(), ()):
             clear_callers(frame)
 
-    def end_program(
-        self, key: ProgramKey, failure: BaseException, token: tuple[int, ...], *, elsewhere: bool = False
-    ) -> None:
-        """Keeps the failure that ends the program, of an effect with this token. `elsewhere`: another device is the
-        cause, whose own failure comes in its place in the order, or never if it is one of another process. The
-        program's effects go on until then."""
+    def end_program(self, key: ProgramKey, failure: BaseException, *, elsewhere: bool = False) -> None:
+        """Keeps the failure that ends the program. `elsewhere`: another device is the cause, whose own failure comes in
+        its place in the order, or never if it is one of another process. The program's effects go on until then."""
         _note(key, failure)
         with self._lock:
             program = self._of(key)
@@ -420,8 +352,6 @@ class Failures:
                 program.kept += [] if elsewhere else [failure]
                 return
             program.awaited, program.elsewhere = failure, elsewhere
-            program.before = None if in_region(token[PHASE]) else token[INDEX]  # a device counts for itself there
-            program.after = program.cancelled = 0
             if not elsewhere:
                 self._note_failed(key, program, failure)
             if key[0] == PLAIN_THREAD:
@@ -484,7 +414,7 @@ class Failures:
                 elif (more := program.lines.get(line, (0, ""))) and more[0]:  # so many others came before it
                     program.lines[line] = more[0] - 1, more[1]
                 else:
-                    self._more[owner][0] -= 1
+                    self._more[owner] -= 1
                 program.awaited, program.elsewhere = program.first, False
 
     def has_ended(self, key: ProgramKey) -> bool:
@@ -495,16 +425,6 @@ class Failures:
         """What a callback has ended this program with, if no caller has been given it."""
         return program.awaited if (program := self.programs.get(key)) is not None else None
 
-    def count_after_end(self, key: ProgramKey, replayed: int, cancelled: int = 0) -> None:
-        """Counts what became of records of a program that a callback has ended, where `after_error` lets them go on."""
-        if not self.unended:
-            return
-        with self._lock:
-            program = self.programs.get(key)
-            if program is not None and program.awaited is not None:
-                program.after += replayed
-                program.cancelled += cancelled
-
     def drop_ended(self, epochs: Iterable[tuple[int, int, int]]) -> None:
         """These epochs (thread, first, count) are about to end: nothing more comes of them."""
         if self.unended:
@@ -513,14 +433,9 @@ class Failures:
                     for key in [*self.unended]:
                         if key[0] == thread and (key[1] - first) & 0xFFFFFFFF < count:
                             self.unended.remove(key)
-                            self._forget_uncounted(key)
-
-    def _forget_uncounted(self, key: ProgramKey) -> None:
-        """A program has ended of which no failure is kept."""
-        program = self.programs.get(key)
-        if program is not None and not program.kept and program.awaited is None:
-            del self.programs[key]
-            self._more.setdefault((key[0], program.thread), [0, 0])[1] += program.left_out.total()
+                            program = self.programs.get(key)
+                            if program is not None and not program.kept and program.awaited is None:
+                                del self.programs[key]
 
     def take_awaited(self, key: ProgramKey) -> BaseException | None:
         """The failure that ended this program."""
@@ -529,7 +444,7 @@ class Failures:
             if program is None or program.awaited is None:
                 return None
             failure, program.awaited = program.awaited, None
-            program.finish(failure, ended=True)
+            program.finish(failure)
             if not program.kept:
                 del self.programs[key]
         return failure
@@ -625,7 +540,7 @@ class Failures:
             if isinstance(failure, errors.EffectError):
                 failure._stack = program.stack
             if failure is program.first or failure is program.awaited:
-                program.finish(failure, ended=failure is program.awaited)
+                program.finish(failure)
         for line, failure in {line_of(failure): failure for failure in taken}.items():  # the last of each line
             more, newest = program.lines.get(line, (0, ""))
             if more and isinstance(failure, errors.EffectError):
@@ -634,12 +549,8 @@ class Failures:
             self._logged.pop(owner, None)
         if taken and self._kept[owner] <= 0:
             del self._kept[owner]
-            if owner in self._more:
-                count, left_out = self._more.pop(owner)
-                after = (
-                    f", as {errors.were(left_out)} {errors.counted(left_out, 'effect')} after them" if left_out else ""
-                )
-                more = {"more": errors.counted(count, "more effect"), "were": errors.were(count), "left_out": after}
+            if count := self._more.pop(owner, 0):
+                more = {"more": errors.counted(count, "more effect"), "were": errors.were(count)}
                 taken[-1].add_note(errors.NOTE_MORE_PROGRAMS.format(**more))
         if self._timer is not None and not self.programs:
             self._timer.cancel()

@@ -22,7 +22,7 @@ from effects._model.device import device_place
 from effects._model.record import Part, Record, Records, count_lanes, records_of
 from effects._model.site import Site
 from effects._model.text import NativeRows, plan_of_line
-from effects._model.wire import PLAIN_THREAD, TEXT_RUN, CallbackRecord, Item, ItemKind
+from effects._model.wire import PLAIN_THREAD, TEXT_RUN, Item
 from effects.dispatch.runtime.failures import (
     Failures,
     HostRunFailed,
@@ -170,7 +170,7 @@ class Replay:
         except _EndedElsewhere as ended:
             result = ended.failure
             result.function, result.token, result.device = self._call[0].name, token, device_place(device)
-            self._failures.end_program(self._key, result, token, elsewhere=True)
+            self._failures.end_program(self._key, result, elsewhere=True)
         except BaseException as error:
             if awaited:
                 result = self.end(error, site, token, device)
@@ -351,7 +351,7 @@ class Replay:
         """A callback for which the program waits has ended it with this. Returns what the program gets."""
         self._now = token, device, self._now[2]
         failure = self._ending(error, site)
-        self._failures.end_program(self._key, failure, token)
+        self._failures.end_program(self._key, failure)
         return failure
 
     def _ending(self, error: BaseException, site: Site) -> BaseException:
@@ -444,7 +444,7 @@ def _parts(item: Item) -> list[tuple[int, int, list[str]]]:
 
 Runs = dict[int, tuple[int, int, Any]]
 """By the identity of its work, each run: the number of the thread of whose stream an order domain is suspended, its own
-number, and what is left of it, see `left_of`. Drain threads add and take out; any thread reads."""
+number, and what it replays. Drain threads add and take out; any thread reads."""
 
 
 # Answers of callbacks for which a program waits, and what native code's short path to them leaves to Python.
@@ -463,15 +463,6 @@ def answer_with(reply: int, result: Any) -> None:
 
 def _shown(failure: Any) -> str:
     return str(failure).encode("utf-8", "replace").decode()
-
-
-def left_of(run: list[Any] | tuple[Any, ...]) -> list[Item]:
-    """What is left of a run that is under way: of the items of a batch, or of a call on the short path."""
-    if isinstance(run, list):
-        return [Item._make(item) for item in run if item]
-    (thread, epoch), site, token, device, reply, payload = run
-    record = CallbackRecord(site.id, token, device, reply, False, payload, 0.0)
-    return [Item(ItemKind.RECORDS, thread, epoch, 1, [record], None, True, False, reply)]
 
 
 class DirectCallsHost:

@@ -6,6 +6,7 @@ It starts, threads wait until what they issued is visible (`fx.effects_barrier`)
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -21,7 +22,7 @@ from effects._model.effect import OF_JAX, Order, effect_names
 from effects._model.wire import PLAIN_THREAD, Kind, ProgramTraits, stream_of
 from effects.dispatch.runtime.background import Background, finish_interrupted, uninterrupted
 from effects.dispatch.runtime.drain import Drain
-from effects.dispatch.runtime.failures import Failures, LeftOut, first_of_each_line, is_one_line, shown_list
+from effects.dispatch.runtime.failures import Failures, first_of_each_line, is_one_line, shown_list
 from effects.dispatch.runtime.observers import Observers
 from effects.dispatch.runtime.output_tokens import FailurePoll
 from effects.dispatch.runtime.outputs import shown_beside_text
@@ -61,10 +62,6 @@ class Waiting:
             stream.calls.clear()
             stream.running.clear()
             stream.unpolled.clear()
-
-    def count_unended(self) -> int:
-        """How many programs have been called and have not ended."""
-        return sum(len(stream.calls) for stream in self._streams.all())
 
     def drain_former_order(self) -> None:
         """Before a program is called: what the calling thread called under another `order` becomes visible first. Calls
@@ -195,13 +192,13 @@ MSG_WAITS = (
     "have been carried out. Wait, or press Ctrl-C to give them up. {waits}"
 )
 MSG_GIVEN_UP = (
-    "Interrupted while the process ended: {total} effects were given up{where}{running}{unended}. A process that ends "
-    "carries out all effects that were issued before, unless it is interrupted. Let it wait, if they matter."
+    "Interrupted while the process ended: the effects that were left were given up{running}. A process that "
+    "ends carries out all effects that were issued before, unless it is interrupted. Let it wait, if they matter."
 )
 
 MSG_LEFT_OUT = (
-    "Effects of other threads were left out while the process ended: {left_out}. The process waits for what was issued "
-    "before. End such threads first, if these effects matter."
+    "Effects of other threads were left out while the process ended. The process waits for what was issued before. End "
+    "such threads first, if these effects matter."
 )
 
 _QUIET = 3.0
@@ -246,27 +243,20 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
         _finish(drain, drain.beside.wait)
         _wait(waiting, drain)
         waiting.for_thread(_QUIET)  # with order="process" our effects may come after a call that does not return
-        drain.discarded_at_exit = LeftOut()  # of what comes now: other threads may go on forever
+        drain.discards = True  # other threads may go on forever
         _finish(drain, drain.stop)
-        if drain.discarded_at_exit:
-            _tell(MSG_LEFT_OUT.format(left_out=drain.discarded_at_exit.by_line()))
-        drain.discarded_at_exit = None  # what exit handlers issue is carried out
+        if drain.has_discarded:
+            _tell(MSG_LEFT_OUT)
+        drain.discards = False  # what exit handlers issue is carried out
     except KeyboardInterrupt:
-        try:
-            left_out = drain.give_up(_PATIENCE)
-        except KeyboardInterrupt:  # once more
-            left_out = drain.discarded_at_exit
-        drain.ended, drain.discarded_at_exit = True, None  # what exit handlers issue is carried out
+        with contextlib.suppress(KeyboardInterrupt):  # once more
+            drain.give_up(_PATIENCE)
+        drain.ended, drain.discards = True, False  # what exit handlers issue is carried out
         running = shown_list(drain.functions())
-        unended = waiting.count_unended()
         waiting.forget_all()
-        total = left_out.total() if left_out else 0
         _tell(
             MSG_GIVEN_UP.format(
-                total=total,
-                where=f": {left_out.by_line()}" if total and left_out else "",
                 running=f"; this had not returned: {running}" if running else "",
-                unended=f"; {unended} programs had not ended" if unended else "",
             )
         )
         return True
@@ -391,7 +381,6 @@ class Runtime:
                 sys.excepthook(type(failure), failure, failure.__traceback__)
             for close in self._at_end:
                 close()
-            native.watch_exit(config.exit_code)
             if interrupted:
                 native.end_with(INTERRUPTED, always=True)
             elif unseen:

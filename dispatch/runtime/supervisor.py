@@ -318,7 +318,7 @@ class Supervisor:
             DEADLOCK.format(name=function.name, where=function.where, seconds=seconds, waits=waits)
         )
         self._drain.running[thread] = (*now[:_REPLY], 0, *now[_REPLY + 1 :])
-        self._failures.end_program(function.key, failure, function.token)
+        self._failures.end_program(function.key, failure)
         Background(lambda: answer_with(function.reply, failure)).start()  # the rest of the program may run there
         if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
             native.end_program(*function.key)

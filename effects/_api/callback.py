@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import inspect
-import itertools
 from collections.abc import Callable, Mapping
-from types import CodeType
 from typing import Any
 
 import jax
@@ -78,7 +75,8 @@ CALLBACK = register_effect(Effect("callback", domain=PROGRAM))
 
 MSG_CLOSES_OVER = (
     "The function `{name}` of `{call}` at {where} uses the traced value `{value}` without being given it. It runs on "
-    "the host, and has its arguments alone. Pass it: `{call}(fn, None, {value})`, with a parameter for it."
+    "the host, and has its arguments alone. Pass it: `{call}(fn, None, {value})`, with a parameter for it; of its "
+    "shape alone, make a variable outside."
 )
 _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broadcast_all", "legacy_vectorized")
 
@@ -212,8 +210,7 @@ def check_function(call: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def _tracer_in(fn: Any) -> str | None:
-    """The name of a traced value that a function uses without being given it, if there is one. Its type, which is known
-    while tracing, may be looked at."""
+    """The name of a traced value that a function has from around it, or bound to it, if there is one."""
     if isinstance(fn, functools.partial):
         bound = [*(("x", x) for x in fn.args), *fn.keywords.items()]
         return next((name for name, x in bound if _is_traced(x)), None) or _tracer_in(fn.func)
@@ -221,7 +218,7 @@ def _tracer_in(fn: Any) -> str | None:
         return None
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # it has no value yet
-            if _is_traced(cell.cell_contents) and _reads(fn.__code__, name):
+            if _is_traced(cell.cell_contents):
                 return name
     count, names = fn.__code__.co_argcount, fn.__code__.co_varnames
     defaults = zip(names[count - len(fn.__defaults__ or ()) : count], fn.__defaults__ or (), strict=True)
@@ -230,17 +227,6 @@ def _tracer_in(fn: Any) -> str | None:
 
 def _is_traced(x: Any) -> bool:
     return isinstance(x, _jax.Tracer) and not _jax.is_reference(x)
-
-
-def _reads(code: CodeType, name: str) -> bool:
-    """Whether code reads more of a variable around it than what is known while tracing."""
-    steps = [*dis.get_instructions(code)]
-    for step, following in itertools.pairwise([*steps, *steps[:1]]):
-        is_of_type = following.opname == "LOAD_ATTR" and following.argval in ("shape", "dtype", "ndim", "size")
-        if step.opname == "LOAD_DEREF" and step.argval == name and not is_of_type:
-            return True
-    inner = (each for each in code.co_consts if isinstance(each, CodeType) and name in each.co_freevars)
-    return any(_reads(each, name) for each in inner)
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:

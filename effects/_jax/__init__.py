@@ -20,10 +20,8 @@ from effects._jax.core import Tracer as Tracer
 from effects._jax.core import TransformedRef as TransformedRef
 from effects._jax.core import abstract_token as abstract_token
 from effects._jax.core import argument_names as argument_names
-from effects._jax.core import behind_leaves as behind_leaves
 from effects._jax.core import bind as bind
 from effects._jax.core import closed_jaxpr as closed_jaxpr
-from effects._jax.core import compiled_with_token as compiled_with_token
 from effects._jax.core import eqns_in as eqns_in
 from effects._jax.core import evaluate as evaluate
 from effects._jax.core import evaluate_as_typed as evaluate_as_typed
@@ -140,12 +138,6 @@ from effects._jax.lowering import replicated_hlo_sharding as replicated_hlo_shar
 from effects._jax.lowering import values_beside as values_beside
 from effects._jax.lowering import with_values_beside as with_values_beside
 from effects._jax.lowering import write_sharding as write_sharding
-from effects._jax.partitioning import custom_partitioning_p as custom_partitioning_p
-from effects._jax.partitioning import function_of as function_of
-from effects._jax.partitioning import kept_with_module as kept_with_module
-from effects._jax.partitioning import mesh_of_all as mesh_of_all
-from effects._jax.partitioning import on_each_device as on_each_device
-from effects._jax.partitioning import sharding_rule_with_tokens as sharding_rule_with_tokens
 from effects._jax.patches import is_axis_of_tangents as is_axis_of_tangents
 from effects._jax.patches import when_imported as when_imported
 from effects._jax.primitives import annotated_calls as annotated_calls
@@ -191,7 +183,6 @@ from effects._jax.traces import is_being_traced as is_being_traced
 from effects._jax.traces import is_of_traces_here as is_of_traces_here
 from effects._jax.traces import is_outside_of_traces as is_outside_of_traces
 from effects._jax.traces import is_staged as is_staged
-from effects._jax.traces import launches_take_threads as launches_take_threads
 from effects._jax.traces import leave_traces as leave_traces
 from effects._jax.traces import outside_of_traces as outside_of_traces
 from effects._jax.traces import runs_now as runs_now

@@ -345,43 +345,18 @@ def user_frame() -> tuple[str, int, str] | None:
 
 
 # The structure of pytrees: `jax._src.tree_util`.
-#
-# A structure is made of others, and nothing is put into it: a class of the user's may refuse to be made of anything but
-# arrays.
 
 
 def without_first_argument(tree: Any) -> Any:
-    """The structure of `(args[1:], kwargs)`, from that of `(args, kwargs)`."""
+    """The structure of `(args[1:], kwargs)`, from that of `(args, kwargs)`. It is made of the structures in that, since
+    a class of the user's may refuse to be made of anything but arrays."""
     positional, named = tree.children()
-    return _make(lambda registry: _tuple(registry, [_tuple(registry, positional.children()[1:]), named]))
+    tuple_of = tree_util.pytree.treedef_tuple
 
+    def rest(registry: Any) -> Any:
+        return tuple_of(registry, [tuple_of(registry, positional.children()[1:]), named])
 
-def compiled_with_token(executable: Any, params: Any, output_tokens: Any) -> Any:
-    """The compiled function of `(token, *args)` that returns `(results, output tokens)`, from JAX's description of the
-    user's function and an object of the structure of the output tokens."""
-    positional, named = params.in_tree.children()
-
-    def in_tree(registry: Any) -> Any:
-        token = registry.flatten(0)[1]
-        return _tuple(registry, [_tuple(registry, [token, *positional.children()]), named])
-
-    out_tree = _make(lambda registry: _tuple(registry, [params.out_tree, registry.flatten(output_tokens)[1]]))
-    compiled = jax.stages.Compiled(executable, params.const_args, ((), {}), out_tree, params.no_kwargs)
-    compiled._params = compiled._params._replace(in_tree=_make(in_tree))
-    return compiled
-
-
-def behind_leaves(tree: Any, count: int) -> Any:
-    """The structure of a pair, of a tuple of `count` leaves and of what has this structure."""
-    return _make(lambda registry: _tuple(registry, [_tuple(registry, [registry.flatten(0)[1]] * count), tree]))
-
-
-_tuple = tree_util.pytree.treedef_tuple
-
-
-def _make(structure: Callable[[Any], Any]) -> Any:
-    """A structure belongs to the registry of what it is made of, which does not say which that is."""
     try:
-        return structure(tree_util.default_registry)
-    except ValueError:
-        return structure(tree_util.tracing_registry)
+        return rest(tree_util.default_registry)
+    except ValueError:  # a structure does not say which registry it belongs to
+        return rest(tree_util.tracing_registry)

@@ -385,29 +385,11 @@ _TABLE = (
     Patch(
         "effects of custom_partitioning",
         (method(custom_partitioning, "custom_partitioning_p", "abstract_eval"),),
-        "The equation of a `custom_partitioning` function shows the effects of this library and the callbacks of JAX's "
-        "own that the function has.",
-        "JAX shows none, so that they are dropped where its results are not used, and have no token.",
+        "A `custom_partitioning` function with effects of this library is refused in a function that is traced.",
+        "The equation shows no effects, so that they are dropped where its results are not used, and over several "
+        "devices JAX lowers them in a program by itself, which ends the process.",
         "0.10",
-        "JAX shows the effects of these functions.",
-    ),
-    Patch(
-        "vmap of custom_partitioning",
-        (entry(batching, _BATCHERS, custom_partitioning.custom_partitioning_p),),
-        "A `custom_partitioning` function with effects, none of whose arguments differs between lanes, runs in every "
-        "lane. JAX has no rule for arguments with lanes, and refuses them as before.",
-        "JAX leaves a call none of whose arguments has lanes as it is, so that its effects happen once for all lanes.",
-        "0.10",
-        "JAX batches what has effects also where no argument has lanes.",
-    ),
-    Patch(
-        "lowering of custom_partitioning",
-        (lowering(custom_partitioning.custom_partitioning_p),),
-        "Over several devices, effects in a `custom_partitioning` function and in what its partition rule returns are "
-        "refused if they have no tokens, as are JAX's own callbacks there.",
-        "JAX lowers what the rule returns by itself and forgets its callbacks, so that the process ends.",
-        "0.10",
-        "JAX refuses callbacks there.",
+        "JAX shows the effects of these functions, and lowers them with the program.",
     ),
     Patch(
         "effects_barrier",

@@ -102,8 +102,8 @@ def test_callback_that_raises_in_iteration_500(program, kind):
     good_program_runs()
 
 
-def test_error_of_a_sync_callback_says_what_became_of_the_rest(capsys):
-    """How many effects came before it."""
+def test_error_of_a_sync_callback_says_where_its_program_ended(capsys):
+    """What came before it is carried out."""
 
     @fx.jit
     def f(x):
@@ -115,7 +115,7 @@ def test_error_of_a_sync_callback_says_what_became_of_the_rest(capsys):
 
     with pytest.raises(fx.EffectError) as info:
         f(jnp.float32(1))
-    assert str(info.value).endswith("The program waited for its results and ended there. 3 effects of it came before.")
+    assert str(info.value).endswith("The program waited for its results and ended there.")
     assert capsys.readouterr().out.splitlines() == ["before 0", "before 1", "before 2"]
     good_program_runs()
 
@@ -137,9 +137,7 @@ def test_unordered_effect_beside_a_failure_is_carried_out_or_counted(after_error
         f(jnp.float32(1))
     cancelled = fx.stats()["cancelled"] - before
     assert len(seen) + cancelled <= 1  # it ran, or it was cancelled and counted, or nothing asked for it
-    if cancelled and after_error == "go_on":
-        assert "1 callback that had been asked for did not run." in str(info.value)
-    elif after_error == "stop":
+    if after_error == "stop":
         assert info.value.not_carried_out.get("callback", 0) == cancelled
     good_program_runs()
 
@@ -305,6 +303,6 @@ def test_error_says_where_it_comes_from_in_fields():
     assert error.where == f"{__file__}:{fail.__code__.co_firstlineno + 8}"
     assert (error.function, error.effect, error.device, error.lane) == (steps.__qualname__, "callback", 1, (1,))
     assert error.token == failed.token
-    assert error.counts == {"not_carried_out": 4} and error.not_carried_out == {"callback": 4}
+    assert error.not_carried_out == {"callback": 4}
     assert "After it, 4 `callback` effects, from" in str(error)
     good_program_runs()

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
-from jax.experimental import serialize_executable
 
 import effects as fx
 from tests.helpers import let_go, meet_barrier
@@ -34,11 +33,6 @@ def _kernel(name):
     return lambda x: pl.pallas_call(kernel, jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=True)(x)
 
 
-def _saved(f):
-    serialized = serialize_executable.serialize(fx.jit(f).lower(X).compile())
-    return serialize_executable.deserialize_and_load(*serialized, execution_devices=jax.devices()[:1])
-
-
 def _without_native(f):
     with fx.config.override(native=False):
         f(X)
@@ -56,7 +50,6 @@ RUNS = {
     "outside of programs": lambda name: _print(name)(X),
     "exported": lambda name: fx.export(_print(name))(X).call(X),
     "deserialized": lambda name: fx.deserialize(fx.export(_print(name))(X).serialize()).call(X),
-    "executable": lambda name: _saved(_print(name))(X),
     "log of a kernel": lambda name: _with_logs(fx.jit, name),
     "log of an exported kernel": lambda name: _with_logs(lambda f: fx.export(f)(X).call, name),
 }

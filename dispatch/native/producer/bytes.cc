@@ -1,15 +1,13 @@
 #include "bytes.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <list>
 #include <mutex>
 #include <new>
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 namespace effects {
 namespace {
@@ -28,20 +26,13 @@ constexpr size_t kMostKept = size_t{1} << 29;
 std::byte *BytesOf(void *memory) { return static_cast<std::byte *>(memory) + sizeof(Head); }
 Head *HeadOf(std::byte *block) { return reinterpret_cast<Head *>(block - sizeof(Head)); }
 
-#if defined(__linux__)
 void *Map(size_t size) {
   void *const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-#if defined(MADV_HUGEPAGE)
   madvise(memory, size, MADV_HUGEPAGE); // advice: it may be refused
-#endif
   return memory;
 }
 void Unmap(void *memory, size_t size) { munmap(memory, size); }
-#else
-void *Map(size_t size) { return std::aligned_alloc(64, (size + 63) & ~size_t{63}); }
-void Unmap(void *memory, size_t) { std::free(memory); }
-#endif
 
 // Large blocks: those that are kept, the one that was freed last at the front.
 class LargePool {

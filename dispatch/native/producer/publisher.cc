@@ -42,9 +42,7 @@ struct LastRing {
   uint64_t publisher; // 0: none
   ProducerRing *ring;
 };
-#if defined(__ELF__)
 __attribute__((tls_model("initial-exec"))) // looked at for every record, and small
-#endif
 thread_local LastRing last_ring{0, nullptr};
 
 void Copy(std::byte *to, const Span *spans, size_t count) {

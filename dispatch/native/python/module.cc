@@ -139,7 +139,6 @@ NB_MODULE(_native, m) {
   m.def("offer", [] { return wake_up().offer(); });
   m.def("reclaim", [] { return wake_up().reclaim(); });
   m.def("leave", [] { wake_up().leave(); });
-  m.def("watch_exit", &WatchExit);
   m.def("end_with", &EndWith, nb::arg(), nb::arg("always") = false);
   m.def("set_offer_urgent", [] { wake_up().set_offer_urgent(); });
   m.def("nest", [](uint32_t thread) { drain().nest(thread); });

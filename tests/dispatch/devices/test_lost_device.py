@@ -76,8 +76,6 @@ def test_others_go_on(after_error, program, lines):
                 f(x, np.int32(0))
             fx.effects_barrier(timeout=120)
         assert str(caught.value.__cause__) == f"device {LOST}"
-        if after_error == "go_on":
-            assert caught.value.counts == {"replayed": 1 + len(after)}  # the callback of device 3 too
 
     for _ in range(3):
         assert lines(call) == (BEFORE + after if after_error == "go_on" else BEFORE)

@@ -121,14 +121,6 @@ SLIPS = (
         (f"{ERRORS}::test_many_errors_of_one_program_are_counted",),
     ),
     Slip(
-        "failures.before",
-        FILE,
-        "program.before = None if in_region(token[PHASE]) else token[INDEX]",
-        "program.before = None",
-        "An error does not say how many effects of its program came before it.",
-        (f"{ERRORS}::test_error_of_a_sync_callback_says_what_became_of_the_rest",),
-    ),
-    Slip(
         "failures.end_program",
         "dispatch/native/drain/replies.cc",
         "    ended.all = ended.all || !groups_only;\n",
