@@ -9,9 +9,10 @@ CUSTOM_CALLS = "tests/extensions/custom_calls"
 SUITE = [
     "tests/gpu/operations.py",
     *(f"{CUSTOM_CALLS}/test_{name}.py" for name in ("custom_call", "calls_return_early", "errors")),
-    "-k=not for_which_others_wait",
+    "-k=not (for_which_others_wait or prints_and_logs_in_order or each_device_says_its_own or says_it_once)",
 ]
-"""What the simulated GPUs do not have: handlers of the user's, which read operands on the host."""
+"""What the simulated GPUs do not have: handlers of the user's, which read operands on the host. What handlers of a GPU
+print has no order."""
 
 
 def test_suite_passes_with_the_stand_in():
