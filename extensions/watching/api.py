@@ -37,13 +37,9 @@ MSG_SITES = (
     "`fx.watch` at {where} was given sites={sites}. They are patterns for what is watched: a file, `file.py:12`, a "
     "function or an operation. Pass a string or several."
 )
-MSG_SUMMARY = (
-    "`fx.watch` at {where} was given `summary` and something to look for. Summaries are of all values, and are logged. "
-    "Pass `summary=True` and `sites` alone, or leave `summary` out."
-)
-MSG_RESULTS = (
-    "`fx.watch` at {where} was given `results` and `when` or `summary`. A result has a NaN or an infinity from an "
-    "operation, and what a predicate finds from no single one. Leave one of them out."
+MSG_TOGETHER = (
+    "`fx.watch` at {where} was given `{name}` and {other}. Summaries (`summary=True`) are of all values, and from "
+    "where a result is bad (`results=True`) is known of NaN and infinities only. Leave one of them out."
 )
 _MODES = ("raise", "log", "stop")
 
@@ -121,9 +117,9 @@ def watch(
     if when is not None and not callable(when):
         raise TypeError(MSG_WHEN.format(where=where, when=errors.shown(when)))
     if summary and (when is not None or inf or mode != "raise"):
-        raise ValueError(MSG_SUMMARY.format(where=where))
+        raise ValueError(MSG_TOGETHER.format(where=where, name="summary", other="something to look for"))
     if results and (when is not None or summary):
-        raise ValueError(MSG_RESULTS.format(where=where))
+        raise ValueError(MSG_TOGETHER.format(where=where, name="results", other="`when` or `summary`"))
     if when is None and not nan and not inf:
         raise ValueError(MSG_NOTHING.format(where=where))
     patterns: tuple[Any, ...] = tuple(sites or ()) if isinstance(sites, (tuple, list, type(None))) else (sites,)

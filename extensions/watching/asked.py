@@ -182,11 +182,7 @@ def makes_any(eqn: Any, watch: Watch) -> bool:
 
 
 def bind_region(
-    eqn: Any,
-    region: Callable[..., Any],
-    operands: Sequence[Any],
-    consts: Sequence[Any] = (),
-    out_specs: Sequence[Any] = (),
+    eqn: Any, region: Callable[..., Any], operands: Sequence[Any], consts: Sequence[Any] = (), out_specs: Any = ()
 ) -> Any:
     """Binds a per-device region with another function, which takes `consts` ahead of the operands, and gives results
     with these specs ahead of those of the equation."""

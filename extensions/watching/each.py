@@ -94,11 +94,7 @@ class Each:
             return _jax.trace_to_jaxpr(run, avals, like=body)
 
         extra = Extra(
-            primitive.bind,
-            rewrite,
-            lambda body, state, args: (state, self.run(body, args)),
-            consts=around,
-            state=number,
+            primitive.bind, rewrite, lambda body, own, args: (own, self.run(body, args)), consts=around, state=number
         )
         holder = find_holder(primitive)
         assert holder is not None

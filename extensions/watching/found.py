@@ -33,8 +33,6 @@ from effects.extensions.watching.tables import is_numeric
 
 _WENT_ON = "{message} ({place}). The program went on after it."
 STOPPED = f"{{message}} ({{place}}). `fx.watch` ended the program. {errors.WAITED}"
-
-
 _NOT_FOUND = (
     "A value is bad, and no operation makes one where they are looked at one by one, since the compiled program "
     "computes it in another way. Look for large values with `inf=True` or `when=`"

@@ -122,10 +122,10 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
 
 
 def _first_that_shows(found: list[Any], look: Callable[..., Any]) -> list[Any]:
-    """Of what is found, the first with which a result is bad, by bisection: what operations make bad behind it is
-    repaired."""
+    """The first of what is found with which a result is bad, by bisection: what is made bad behind it is repaired."""
     most = max((int(fields["trips"]) for *_, fields, _ in found if "trips" in fields), default=0)
-    places = [place for place, *_, fields, _ in found if "trips" not in fields]
+    found = [each for each in found if "trips" not in each[4]]
+    places = [place for place, *_ in found]
     without, _ = look([-_ALL], most=most)
 
     def is_bad(place: Sequence[int], last: int = _ALL) -> bool:
@@ -135,8 +135,7 @@ def _first_that_shows(found: list[Any], look: Callable[..., Any]) -> list[Any]:
     at = bisect.bisect_left(places, True, key=is_bad)
     if at == len(places):
         return []
-    of = next(of for place, _, _, of, *_ in found if place == places[at])
-    size = sum(math.prod(shape) for _, shape in of[2])
+    size = sum(math.prod(shape) for _, shape in found[at][3][2])
     element = bisect.bisect_left(range(size - 1), True, key=lambda last: is_bad(places[at], last))
     return [each for each in look(places[at], first=element, most=most)[1] if each[0] == places[at]]
 
