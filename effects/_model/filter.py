@@ -159,4 +159,5 @@ def is_count(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_number and 0 <= value <= sys.float_info.max
