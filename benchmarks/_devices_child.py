@@ -1,5 +1,5 @@
 """Programs over several devices: `python -m benchmarks._devices_child REPEATS` measures with all that there are, `...
-REPEATS COUNT...` with so many of them. Both say what they found as JSON."""
+REPEATS COUNT...` with so many of them, `... REPEATS watch` watched steps. All say what they found as JSON."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import effects as fx
 from benchmarks._measure import Figure, interleave, timed
 from benchmarks._output import stdout_in_file
+from benchmarks._watch import on_devices
 
 DEVICES = jax.device_count()
 CALLS = 200
@@ -24,7 +25,9 @@ CALLS = 200
 
 def main(repeats: int, measured: list[str]) -> None:
     with stdout_in_file() as written:
-        if counts := [*map(int, measured)]:
+        if measured == ["watch"]:
+            found = {"watch": interleave(on_devices(), repeats)}
+        elif counts := [*map(int, measured)]:
             points = {
                 f"{name} {count}": measure
                 for count in counts

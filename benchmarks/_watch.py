@@ -12,6 +12,7 @@ from jax.experimental import checkify
 
 import effects as fx
 from benchmarks._cases import Result, case
+from benchmarks._devices import run_child
 from benchmarks._measure import interleave, per, timed
 from benchmarks._ratios import cost
 
@@ -108,6 +109,34 @@ def _running(program: Callable[..., Any], args: Any) -> Callable[[], float]:
 
 def _compiling(way: Callable[[Callable[..., Any]], Any], f: Callable[..., Any], args: Any) -> Callable[[], float]:
     return lambda: timed(lambda: way(lambda *args: f(*args)).lower(*args).compile())
+
+
+def on_devices() -> dict[str, Callable[[], float]]:
+    """A step of the perceptron with its batch over all devices, which XLA divides or a `jax.shard_map`."""
+    f, (params, x) = _perceptron(jax.random.key(0))
+    mesh = jax.make_mesh((jax.device_count(),), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
+    whole, rows = jax.NamedSharding(mesh, jax.P()), jax.NamedSharding(mesh, jax.P("d"))
+    args = jax.device_put(params, whole), jax.device_put(x, rows)
+    specs: dict[str, Any] = {"in_specs": (jax.P(), jax.P("d")), "out_specs": jax.P(), "check_vma": False}
+    region = jax.shard_map(lambda params, x: jax.lax.pmean(f(params, x), "d"), mesh=mesh, **specs)
+    measures: dict[str, Callable[[], float]] = {}
+    for name, step in (("sharded", f), ("shard_map", region)):
+        for how in ("", " watched"):
+            measures[f"{name}{how}"] = _running(WAYS[how](step), args)
+            measures[f"compiling {name}{how}"] = _compiling(WAYS[how], step, args)
+    return measures
+
+
+@case("watch-devices", "a step over 4 virtual devices, watched, and compiling it", "slow", on_cpus=True)
+def watch_devices(repeats: int) -> Result:
+    """In a process of its own, since devices are counted when JAX starts."""
+    figures = run_child(4, repeats, "watch")["watch"]
+    ratios = [
+        cost(f"{of}{name} watched / {name}", figures[f"{of}{name} watched"], figures[f"{of}{name}"], at_most=bound)
+        for name in ("sharded", "shard_map")
+        for of, bound in (("", 1.3), ("compiling ", 2.0))
+    ]
+    return Result("step", ratios, per(figures, 1))
 
 
 @case("watch", "a step with its gradient, watched, and compiling it", "slow")

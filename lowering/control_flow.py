@@ -109,29 +109,26 @@ def _mask_cond(
 
 
 @register_token_rule(_jax.while_p)
-def _while_token_rule(
-    ctx: TokenContext, tokens: Tokens, *args: Any, cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, **params: Any
-) -> tuple[Tokens, Sequence[Any]]:
-    if cond_jaxpr.out_avals[0].shape:  # by JAX: under `vmap`, loops with effects of ours have been given masks
-        if any(effect.ordered for effect in effects_of(cond_jaxpr.effects)):
+def _while_token_rule(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
+    condition = params["cond_jaxpr"]
+    if condition.out_avals[0].shape:  # by JAX: under `vmap`, loops with effects of ours have been given masks
+        if any(effect.ordered for effect in effects_of(condition.effects)):
             names = ", ".join(sorted(map(str, ctx.effects)))
             raise errors.MissingTokenRule(MSG_MISSING_MASK.format(effects=names, primitive="while", where=ctx.where))
-        cond_jaxpr, body_jaxpr = without_lanes(cond_jaxpr, body_jaxpr, cond_nconsts, params["body_nconsts"])
-        args = (*args[:cond_nconsts], *args)
-        params["body_nconsts"] += cond_nconsts
+        args, params = without_lanes(args, **params)
     region = in_region()
     with inside(region._replace(trip_counts_agree=False) if region.trip_counts_agree else in_branch()):
-        return ctx.carry(
-            ctx, tokens, *args, cond_jaxpr=cond_jaxpr, body_jaxpr=body_jaxpr, cond_nconsts=cond_nconsts, **params
-        )
+        return ctx.carry(ctx, tokens, *args, **params)
 
 
 LANES = "lanes that go on"
 
 
-def without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int) -> tuple[Any, Any]:
-    """A loop whose condition differs between lanes as JAX lowers it: while any lane goes on, the body runs for all of
-    them, effects included, and what it makes of those that have ended is dropped.
+def without_lanes(
+    args: Sequence[Any], cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int, **params: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments and parameters of a loop whose condition differs between lanes as JAX lowers it: while any lane
+    goes on, the body runs for all of them, effects included, and what it makes of those that have ended is dropped.
 
     The body then takes the condition's constants ahead of its own, and evaluates the condition once more, in a call
     named `LANES`.
@@ -155,10 +152,10 @@ def without_lanes(cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_ncon
         ]
 
     avals = [*cond_jaxpr.in_avals[:cond_nconsts], *body_jaxpr.in_avals]
-    return (
-        _jax.trace_to_jaxpr(condition, cond_jaxpr.in_avals, like=cond_jaxpr),
-        _jax.trace_to_jaxpr(body, avals, like=body_jaxpr),
-    )
+    params["cond_jaxpr"] = _jax.trace_to_jaxpr(condition, cond_jaxpr.in_avals, like=cond_jaxpr)
+    params["body_jaxpr"] = _jax.trace_to_jaxpr(body, avals, like=body_jaxpr)
+    counts = {"cond_nconsts": cond_nconsts, "body_nconsts": cond_nconsts + body_nconsts}
+    return (*args[:cond_nconsts], *args), {**params, **counts}
 
 
 # `custom_linear_solve`, which holds several functions of which one runs.

@@ -347,7 +347,7 @@ def _while(
     """The state is carried. A condition that has effects, or reads references from outside, is asked ahead of the loop
     and at the end of the body."""
     if cond_jaxpr.effects - {_jax.OWN_REFERENCE}:
-        loop, args = with_carried_predicate(args, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, params)
+        loop, args = with_carried_predicate(args, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, **params)
         return extra.run(loop, args)
     split = cond_nconsts + body_nconsts
     return extra.bind(
@@ -366,7 +366,7 @@ def _while(
 
 
 def with_carried_predicate(
-    args: Sequence[Any], cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int, params: dict[str, Any]
+    args: Sequence[Any], cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int, **params: Any
 ) -> tuple[Any, list[Any]]:
     """A jaxpr of a loop whose own condition is only the predicate that its body leaves behind, and its arguments.
 

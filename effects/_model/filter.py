@@ -132,38 +132,32 @@ def choose(
             return OF_LINES
     if logger is not None and (not isinstance(logger, str) or not logger):
         raise TypeError(MSG_LOGGER.format(call=call, where=where, value=errors.shown(logger)))
-    for name, value in (("every", every), ("first", first)):
-        if value is not None and not (is_whole(value) and 0 < value <= LARGEST_COUNT):
-            shown, example = errors.shown(value), 100
-            raise ValueError(
-                MSG_COUNT.format(call=call, where=where, name=name, value=shown, rule=RULE_COUNT, example=example)
-            )
-    is_time = isinstance(min_seconds, numbers.Real) and not isinstance(min_seconds, bool)
-    if min_seconds is not None and not (is_time and 0 <= min_seconds <= sys.float_info.max):
-        raise ValueError(
-            MSG_COUNT.format(
-                call=call,
-                where=where,
-                name="min_seconds",
-                value=errors.shown(min_seconds),
-                rule=RULE_SECONDS,
-                example=0.5,
-            )
-        )
+    for name, value, is_right, rule, example in (
+        ("every", every, is_count, RULE_COUNT, 100),
+        ("first", first, is_count, RULE_COUNT, 100),
+        ("min_seconds", min_seconds, _is_time, RULE_SECONDS, 0.5),
+    ):
+        if value is not None and not is_right(value):
+            told = {"name": name, "value": errors.shown(value), "rule": rule, "example": example}
+            raise ValueError(MSG_COUNT.format(call=call, where=where, **told))
     number = level_of(level)
     if level is None and not needs_level:
         if logger is not None:
             raise ValueError(MSG_NO_LEVEL.format(call=call, where=where, value=errors.shown(logger)))
     elif number is None:
         raise TypeError(MSG_LEVEL.format(call=call, where=where, level=level))
-    return Filter(
-        number,
-        LOGGER.name if logger is None else logger,
-        1 if every is None else int(every),
-        None if first is None else int(first),
-        0.0 if min_seconds is None else float(min_seconds),
-    )
+    most = None if first is None else int(first)
+    return Filter(number, logger or LOGGER.name, int(every or 1), most, float(min_seconds or 0))
 
 
 def is_whole(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_count(value: Any) -> bool:
+    return is_whole(value) and 0 < value <= LARGEST_COUNT
+
+
+def _is_time(value: Any) -> bool:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_number and 0 <= value <= sys.float_info.max

@@ -8,7 +8,7 @@ would keep both for good.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType, FunctionType, MemberDescriptorType, ModuleType
+from types import FrameType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -26,13 +26,8 @@ class _Named(str):
     __repr__ = str.__str__
 
 
-@jax.tree_util.register_pytree_node_class
-class _Object:
+class _Object(SimpleNamespace):
     """What stands for an object that is no pytree: its attributes."""
-
-    def __init__(self, title: str, attributes: Mapping[str, Any]):
-        self.__dict__.update(attributes)
-        self._title = title
 
     def __repr__(self) -> str:
         shown = (f"{name}={value!r}" for name, value in vars(self).items() if name != "_title")
@@ -41,14 +36,12 @@ class _Object:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"no attribute {name!r} of <{self._title}> is kept")
 
-    def tree_flatten(self) -> tuple[Sequence[Any], Any]:
-        attributes = {name: value for name, value in vars(self).items() if name != "_title"}
-        return [*attributes.values()], (self._title, (*attributes,))
 
-    @classmethod
-    def tree_unflatten(cls, aux: Any, children: Sequence[Any]) -> _Object:
-        title, names = aux
-        return cls(title, dict(zip(names, children, strict=True)))
+jax.tree_util.register_pytree_node(
+    _Object,
+    lambda x: ([*vars(x).values()], (*vars(x),)),
+    lambda names, values: _Object(**dict(zip(names, values, strict=True))),
+)
 
 
 class _Place(int):
@@ -134,9 +127,8 @@ def _with_attributes(value: Any, depth: int = 0) -> Any:
         attributes = {name: x for name, x in {**shared, **slots, **own}.items() if not name.startswith("_")}
         if isinstance(leaf, FunctionType) or not attributes:
             return leaf
-        return _Object(
-            type(leaf).__qualname__, {name: _with_attributes(x, depth + 1) for name, x in attributes.items()}
-        )
+        inside = {name: _with_attributes(x, depth + 1) for name, x in attributes.items()}
+        return _Object(_title=type(leaf).__qualname__, **inside)
 
     return jax.tree.map(expanded, value, is_leaf=_is_iterator)
 

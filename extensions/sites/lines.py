@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from effects import _errors as errors
-from effects._model.filter import LARGEST_COUNT, is_whole, level_of
+from effects._model.filter import is_count, level_of
 from effects._model.where import Where
 from effects.lowering.sites import Line, LineFilter
 
@@ -51,31 +51,20 @@ class Pattern(NamedTuple):
         return any(fnmatch.fnmatchcase(file, pattern) for file in (line.file, shown) for pattern in patterns)
 
 
-def turn_off(known: LineFilter) -> None:
-    known.turn(False)
-
-
-def turn_on(known: LineFilter) -> None:
-    known.turn(True)
+def turn(on: bool) -> Switch:
+    """Shows them again, as far as the rest of their filters lets them, or nothing of them."""
+    return lambda known: known.turn(on)
 
 
 def show_every(n: Any, call: str) -> Switch:
     """Shows one of so many."""
-    if not is_whole(n) or not 0 < n <= LARGEST_COUNT:
+    if not is_count(n):
         raise ValueError(MSG_EVERY.format(call=call, value=errors.shown(n)))
-
-    def switch(known: LineFilter) -> None:
-        known.show_every(int(n))
-
-    return switch
+    return lambda known: known.show_every(int(n))
 
 
 def show_from(level: Any, call: str) -> Switch:
     """Shows what has this level or a higher one, whatever the logger's is."""
     if (least := level_of(level)) is None:
         raise ValueError(MSG_LEVEL.format(call=call, value=errors.shown(level)))
-
-    def switch(known: LineFilter) -> None:
-        known.show_from(least)
-
-    return switch
+    return lambda known: known.show_from(least)

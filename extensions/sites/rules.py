@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn_off, turn_on
+from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn
 from effects.lowering.sites import Line, LineFilter, known_sites
 
 MSG_RULE = (
@@ -33,7 +33,7 @@ def _read(rule: str) -> tuple[Pattern, Switch]:
         raise ValueError(MSG_RULE.format(rule=rule))
     pattern = Pattern.read(match["pattern"], _CALL)
     if match["turn"] is not None:
-        return pattern, turn_on if match["turn"] == "on" else turn_off
+        return pattern, turn(match["turn"] == "on")
     if match["every"] is not None:
         return pattern, show_every(int(match["every"]), _CALL)
     return pattern, show_from(int(level) if (level := match["level"]).isdecimal() else level, _CALL)

@@ -15,7 +15,7 @@ import rich.table
 
 from effects._model.effect import effect_names
 from effects._model.where import Where
-from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn_off, turn_on
+from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn
 from effects.lowering.sites import Line, LineFilter, known_sites
 
 MSG_NONE = (
@@ -101,11 +101,11 @@ class Sites(Sequence[SiteInfo]):
 
     def off(self) -> Self:
         """Shows nothing of them."""
-        return self._change("off", turn_off)
+        return self._change("off", turn(False))
 
     def on(self) -> Self:
         """Shows them again, as far as the rest of their filters lets them."""
-        return self._change("on", turn_on)
+        return self._change("on", turn(True))
 
     def every(self, n: int) -> Self:
         """Shows one of so many, in place of what the line asks for."""

@@ -37,13 +37,9 @@ MSG_SITES = (
     "`fx.watch` at {where} was given sites={sites}. They are patterns for what is watched: a file, `file.py:12`, a "
     "function or an operation. Pass a string or several."
 )
-MSG_SUMMARY = (
-    "`fx.watch` at {where} was given `summary` and something to look for. Summaries are of all values, and are logged. "
-    "Pass `summary=True` and `sites` alone, or leave `summary` out."
-)
-MSG_RESULTS = (
-    "`fx.watch` at {where} was given `results` and `when` or `summary`. A result has a NaN or an infinity from an "
-    "operation, and what a predicate finds from no single one. Leave one of them out."
+MSG_TOGETHER = (
+    "`fx.watch` at {where} was given `{name}` and {other}. Summaries (`summary=True`) are of all values, and from "
+    "where a result is bad (`results=True`) is known of NaN and infinities only. Leave one of them out."
 )
 _MODES = ("raise", "log", "stop")
 
@@ -121,9 +117,9 @@ def watch(
     if when is not None and not callable(when):
         raise TypeError(MSG_WHEN.format(where=where, when=errors.shown(when)))
     if summary and (when is not None or inf or mode != "raise"):
-        raise ValueError(MSG_SUMMARY.format(where=where))
+        raise ValueError(MSG_TOGETHER.format(where=where, name="summary", other="something to look for"))
     if results and (when is not None or summary):
-        raise ValueError(MSG_RESULTS.format(where=where))
+        raise ValueError(MSG_TOGETHER.format(where=where, name="results", other="`when` or `summary`"))
     if when is None and not nan and not inf:
         raise ValueError(MSG_NOTHING.format(where=where))
     patterns: tuple[Any, ...] = tuple(sites or ()) if isinstance(sites, (tuple, list, type(None))) else (sites,)
@@ -131,15 +127,14 @@ def watch(
         raise TypeError(MSG_SITES.format(where=where, sites=errors.shown(sites)))
     asked = Watch(bool(nan), bool(inf), when, patterns, mode, where, summary=bool(summary), results=bool(results))
 
-    def call(f: Callable[..., Any], arguments: _Arguments, arrays: Sequence[Any]) -> Any:
-        return _call_watched(f, asked, arguments, arrays)
+    def call(f: Callable[..., Any], given: Any) -> Any:
+        return _call_watched(f, asked, given)
 
-    program = jit(call, static_argnums=(0, 1))
+    program = jit(call, static_argnums=0)
 
     def run(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        arguments, arrays = _Arguments.take(args, kwargs)
-        outs, known = (program if _jax.runs_now() and arguments.is_hashable else call)(f, arguments, arrays)
-        return known.fill(outs)
+        given = _flat((args, kwargs))
+        return _filled((program if _jax.runs_now() and _can_be_hashed(given) else call)(f, given))
 
     def on_state(state: Any, graph: Any) -> Any:
         nnx = sys.modules["flax.nnx"]
@@ -173,70 +168,57 @@ def _has_modules(nnx: Any, tree: Any) -> bool:
 
 
 @jax.tree_util.register_static
-class _Known:
-    """What a call returned, without the arrays in it."""
+class _Static:
+    """Stands for what is no array, and is no leaf of what has it."""
 
-    def __init__(self, tree: Any, leaves: Sequence[Any]):
-        self._tree, self._leaves = tree, leaves
-
-    def fill(self, arrays: Sequence[Any]) -> Any:
-        given = iter(arrays)
-        return jax.tree.unflatten(self._tree, [next(given) if leaf is _ARRAY else leaf for leaf in self._leaves])
-
-
-class _Arguments(_Known):
-    """Arguments of a call without the arrays among them."""
-
-    def __init__(self, tree: Any, leaves: tuple[Any, ...], paths: Sequence[Any]):
-        super().__init__(tree, leaves)
-        self.paths = paths
-        self._types = tuple(map(type, leaves))
-
-    @classmethod
-    def take(cls, args: Any, kwargs: Any) -> tuple[_Arguments, list[Any]]:
-        paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
-        arrays = [leaf for _, leaf in paths if _is_traced(leaf)]
-        leaves = tuple(_ARRAY if _is_traced(leaf) else leaf for _, leaf in paths)
-        return cls(tree, leaves, [path for path, leaf in paths if _is_traced(leaf)]), arrays
-
-    @property
-    def is_hashable(self) -> bool:
-        try:
-            hash(self._leaves)
-        except TypeError:
-            return False
-        return True
+    def __init__(self, value: Any):
+        self.value = value
 
     def __hash__(self) -> int:
-        return hash((self._tree, self._leaves))
+        return hash(self.value)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Arguments) or self._types != other._types:
-            return False
-        return self._tree == other._tree and self._leaves == other._leaves
+        return isinstance(other, _Static) and type(self.value) is type(other.value) and self.value == other.value
 
 
-_ARRAY = object()
-"""In the place of an array."""
+def _flat(tree: Any) -> list[Any]:
+    """The structure of a tree, and its leaves, of which only arrays are leaves of the list."""
+    leaves, structure = jax.tree.flatten(tree)
+    return [_Static(structure), *(leaf if _is_traced(leaf) else _Static(leaf) for leaf in leaves)]
+
+
+def _filled(flat: Sequence[Any]) -> Any:
+    """The tree."""
+    structure, *leaves = (each.value if isinstance(each, _Static) else each for each in flat)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _can_be_hashed(flat: Sequence[Any]) -> bool:
+    try:
+        hash(tuple(each for each in flat if isinstance(each, _Static)))
+    except TypeError:
+        return False
+    return True
 
 
 def _is_traced(leaf: Any) -> bool:
     return is_array(leaf) and getattr(leaf, "dtype", None) != jax.dtypes.float0
 
 
-def _call_watched(fun: Callable[..., Any], watch: Watch, arguments: _Arguments, arrays: Sequence[Any]) -> Any:
-    found: list[Any] = []
+def _call_watched(fun: Callable[..., Any], watch: Watch, given: Sequence[Any]) -> Any:
+    arrays, structure = jax.tree.flatten(given)
+    made: list[Any] = []
 
     def flat(*arrays: Any) -> list[Any]:
-        args, kwargs = arguments.fill(arrays)
-        leaves, tree = jax.tree.flatten(fun(*args, **kwargs))
-        found[:] = [tree, [_ARRAY if _is_traced(leaf) else leaf for leaf in leaves]]
-        return [leaf for leaf in leaves if _is_traced(leaf)]
+        args, kwargs = _filled(structure.unflatten(arrays))
+        leaves, *made[:] = jax.tree.flatten(_flat(fun(*args, **kwargs)))
+        return leaves
 
     traced = jax.make_jaxpr(flat)(*arrays)
     watch.check_sites(traced)
-    outs = bind_watched(traced, arrays, watch, _names(fun, arguments.paths))
-    return list(outs), _Known(*found)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(_filled(given))
+    names = _names(fun, [path for path, leaf in leaves if _is_traced(leaf)])
+    return made[0].unflatten(bind_watched(traced, arrays, watch, names))
 
 
 def _names(fun: Callable[..., Any], paths: Sequence[Any]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from effects import _errors as errors
 from effects import _jax
@@ -21,6 +22,7 @@ from effects._model.where import MAX_CALLERS, Where
 from effects.extensions.watching.tables import is_float, is_numeric, makes_bad, shows_bad
 from effects.lowering.control_flow import LANES, without_lanes
 from effects.lowering.holders import find_holder
+from effects.lowering.rewrite import rewritten, with_jaxprs
 
 MSG_PREDICATE_FAILED = (
     "`when` of `fx.watch` at {where} failed for {type}, {what}: {error}. It is called with every "
@@ -64,13 +66,15 @@ class Watch:
 
     def makes(self, eqn: Any) -> bool:
         """Whether the watch looks at this equation."""
-        if self.summary:
-            found = any(is_float(var.aval) for var in eqn.outvars)
-        elif self.when is not None:
-            found = any(is_numeric(var.aval) and 0 not in var.aval.shape for var in eqn.outvars)
+        if self.summary or self.when is not None:
+            found = any(self.may_be_bad(var.aval) for var in eqn.outvars)
         else:
             found = makes_bad(eqn, self.nan, self.inf)
         return found and (not self.sites or self._is_named(eqn))
+
+    def may_be_bad(self, aval: Any) -> bool:
+        """Whether a value of this type can have a bad element."""
+        return (is_float(aval) if self.when is None else is_numeric(aval)) and 0 not in aval.shape
 
     def _is_named(self, eqn: Any) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.sites for name in self._names(eqn))
@@ -96,12 +100,10 @@ class Watch:
 
     def is_bad(self, x: Any, operation: str) -> Any:
         """Which elements of a value are bad; None if they can't be."""
-        if not is_numeric(aval := _jax.typeof(x)) or 0 in aval.shape:
+        if not self.may_be_bad(_jax.typeof(x)):
             return None
         if self.when is not None:
             return self._is_true(self.when, x, operation)
-        if not is_float(aval):
-            return None
         x = x if jnp.finfo(x.dtype).bits > 8 else x.astype(np.float32)
         return jnp.isnan(x) if not self.inf else ~jnp.isfinite(x) if self.nan else jnp.isinf(x)
 
@@ -157,32 +159,42 @@ def _has_lanes(eqn: Any) -> bool:
 
 @_jax.weakref_lru_cache
 def _joined(jaxpr: Any) -> Any:
-    def inside(body: Any) -> Any:
-        joined = with_joined_lanes(_jax.closed_jaxpr(body))
-        return joined if _jax.is_closed(body) else _jax.open_jaxpr(joined)
-
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        if any(map(_has_lanes, (each for body in _jax.jaxprs_in(eqn.params) for each in _jax.eqns_in(body)))):
-            eqn = _jax.with_jaxprs(eqn, inside)
+        eqn = with_jaxprs(eqn, with_joined_lanes)
         if _has_lanes(eqn):
-            own = [eqn.params[name] for name in ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")]
-            cond, body = without_lanes(*own)
-            count = eqn.params["body_nconsts"] + eqn.params["cond_nconsts"]
-            eqn = eqn.replace(params={**eqn.params, "cond_jaxpr": cond, "body_jaxpr": body, "body_nconsts": count})
-            operands = [*operands[: eqn.params["cond_nconsts"]], *operands]
+            operands, params = without_lanes(operands, **eqn.params)
+            eqn = eqn.replace(params=params)
         return _jax.bind(eqn, operands)
 
-    return _jax.trace_to_jaxpr(lambda *args: _jax.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
+    return rewritten(jaxpr, apply)
 
 
 @_jax.weakref_lru_cache
 def has_any(jaxpr: Any, watch: Watch) -> bool:
     """Whether the watch looks at any equation of a jaxpr, those inside others included."""
-    for eqn in jaxpr.eqns:
-        bodies = bodies_of(eqn)
-        if any(has_any(body, watch) for body in bodies) if bodies else watch.makes(eqn):
-            return True
-    return False
+    return any(makes_any(eqn, watch) for eqn in jaxpr.eqns)
+
+
+def makes_any(eqn: Any, watch: Watch) -> bool:
+    """Whether the watch looks at an equation, or at one in its bodies."""
+    bodies = bodies_of(eqn)
+    return any(has_any(body, watch) for body in bodies) if bodies else watch.makes(eqn)
+
+
+def bind_region(
+    eqn: Any, region: Callable[..., Any], operands: Sequence[Any], consts: Sequence[Any] = (), out_specs: Any = ()
+) -> Any:
+    """Binds a per-device region with another function, which takes `consts` ahead of the operands, and gives results
+    with these specs ahead of those of the equation."""
+    params = eqn.params
+    return jax.shard_map(
+        region,
+        mesh=params["mesh"],
+        in_specs=(*[PartitionSpec()] * len(consts), *params["in_specs"]),
+        out_specs=(*out_specs, *params["out_specs"]),
+        axis_names=params["newly_manual_axes"],
+        check_vma=params["check_vma"],
+    )(*consts, *operands)
 
 
 def type_of(x: Any) -> str:

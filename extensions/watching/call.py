@@ -8,7 +8,8 @@ it is transposed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -45,9 +46,8 @@ def bind_watched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
     jaxpr = with_joined_lanes(_jax.without_dead_code(jaxpr))
     if not has_any(jaxpr, watch):
         return _jax.evaluate(jaxpr, args)
-    searches = not watch.summary and can_search(jaxpr, watch.mode == "stop")
-    regions = any(eqn.primitive is _jax.shard_map_p for eqn in _jax.eqns_in(jaxpr))
-    if watch.results and (regions or not searches):
+    searches = not watch.summary and can_search(jaxpr, in_region=watch.mode != "stop" and not watch.results)
+    if watch.results and not searches:
         raise ValueError(MSG_NO_RESULTS.format(where=watch.where))
 
     def run(*args: Any) -> list[Any]:
@@ -94,10 +94,18 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, plain: Plain, watch
     forward, linear = _linearized(plain.jaxpr, which)
     count = len(plain.jaxpr.out_avals)
     flat = bind_watched(forward, primals, watch)
-    outs, residuals = flat[:count], flat[count:]
-    given = [tangent for tangent, differs in zip(tangents, which, strict=True) if differs]
-    rest = iter(watch_p.bind(*residuals, *given, body=linear, plain=Plain(linear), watch=watch))
+    outs, operands = flat[:count], [*flat[count:], *itertools.compress(tangents, which)]
+    rest = iter(watch_p.bind(*operands, body=linear, plain=Plain(linear), watch=watch))
     return outs, [next(rest) if is_float(_jax.typeof(out)) else _jax.zero_tangent(out) for out in outs]
+
+
+def _merged(which: Sequence[bool], chosen: Iterable[Any], others: Iterable[Any]) -> list[Any]:
+    chosen, others = iter(chosen), iter(others)
+    return [next(chosen if is_chosen else others) for is_chosen in which]
+
+
+def _others(xs: Sequence[Any], which: Sequence[bool]) -> list[Any]:
+    return [x for x, is_chosen in zip(xs, which, strict=True) if not is_chosen]
 
 
 @_jax.weakref_lru_cache
@@ -106,17 +114,11 @@ def _linearized(jaxpr: Any, which: tuple[bool, ...]) -> tuple[Any, Any]:
     made: list[Any] = []
 
     def forward(*args: Any) -> list[Any]:
-        chosen = [x for x, differs in zip(args, which, strict=True) if differs]
-
-        def of_chosen(*chosen: Any) -> list[Any]:
-            given = iter(chosen)
-            return _jax.evaluate(jaxpr, [next(given) if differs else x for x, differs in zip(args, which, strict=True)])
-
-        outs, pushforward = jax.linearize(of_chosen, *chosen)
+        chosen, others = [*itertools.compress(args, which)], _others(args, which)
+        outs, pushforward = jax.linearize(lambda *xs: _jax.evaluate(jaxpr, _merged(which, xs, others)), *chosen)
 
         def tangents(*given: Any) -> list[Any]:
-            both = zip(pushforward(*given), outs, strict=True)
-            return [tangent for tangent, out in both if is_float(_jax.typeof(out))]
+            return [*itertools.compress(pushforward(*given), [is_float(_jax.typeof(out)) for out in outs])]
 
         linear = jax.make_jaxpr(tangents)(*[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in chosen])
         made.append(_jax.closed_jaxpr(_jax.open_jaxpr(linear)))
@@ -126,27 +128,22 @@ def _linearized(jaxpr: Any, which: tuple[bool, ...]) -> tuple[Any, Any]:
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, plain: Plain, watch: Watch, **_: Any) -> list[Any]:
-    is_linear = tuple(_jax.ad.is_undefined_primal(x) for x in args)
-    residuals = [x for x, differs in zip(args, is_linear, strict=True) if not differs]
+    which = tuple(_jax.ad.is_undefined_primal(x) for x in args)
     given = [_jax.ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     backward = dataclasses.replace(watch, backward=True)
-    outs = iter(bind_watched(_transposed(plain.jaxpr, is_linear), [*residuals, *given], backward))
-    return [next(outs) if differs else None for differs in is_linear]
+    outs = bind_watched(_transposed(plain.jaxpr, which), [*_others(args, which), *given], backward)
+    return _merged(which, outs, itertools.repeat(None))
 
 
-def _transposed(jaxpr: Any, is_linear: tuple[bool, ...]) -> Any:
-    avals = jaxpr.in_avals
-    known = [aval for aval, differs in zip(avals, is_linear, strict=True) if not differs]
-    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval, d in zip(avals, is_linear, strict=True) if d]
+def _transposed(jaxpr: Any, which: tuple[bool, ...]) -> Any:
+    known = _others(jaxpr.in_avals, which)
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in itertools.compress(jaxpr.in_avals, which)]
 
     def backward(*args: Any) -> list[Any]:
-        residuals, cotangents = args[: len(known)], args[len(known) :]
-
         def forward(*tangents: Any) -> list[Any]:
-            given, kept = iter(tangents), iter(residuals)
-            return _jax.evaluate(jaxpr, [next(given if differs else kept) for differs in is_linear])
+            return _jax.evaluate(jaxpr, _merged(which, tangents, args))
 
-        return list(jax.linear_transpose(forward, *shapes)(list(cotangents)))
+        return list(jax.linear_transpose(forward, *shapes)(list(args[len(known) :])))
 
     return _jax.trace_to_jaxpr(backward, [*known, *jaxpr.out_avals], like=jaxpr)
 

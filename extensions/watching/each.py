@@ -8,11 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec
 
 from effects import _jax
-from effects.extensions.watching.asked import Watch, any_of, bodies_of, has_any, where_of
-from effects.extensions.watching.found import bind_fields, bind_found
+from effects.extensions.watching.asked import Watch, any_of, bind_region, bodies_of, has_any, where_of
+from effects.extensions.watching.found import bind_fields, bind_found, place_of
 from effects.extensions.watching.summary import bind_summaries
 from effects.extensions.watching.tables import axes_across, is_numeric
 from effects.lowering.holders import Extra, find_holder
@@ -30,7 +29,7 @@ class Each:
     def __init__(
         self, watch: Watch, iterations: Iterable[Any] = (), around: tuple[Any, ...] = (), path: tuple[Any, ...] = ()
     ):
-        """`iterations`: the number of that of each loop around it, behind those of `Kept` if only results count;
+        """`iterations`: the number of that of each loop around it, behind the limits of `_repair` if results count;
         `around`: the lines of the equations around it; `path`: their positions, see `Found.order`."""
         self._watch, self._iterations, self._around = watch, tuple(iterations), around
         self._path, self._position = path, -1
@@ -72,76 +71,88 @@ class Each:
             return self.run(_jax.closed_jaxpr(eqn.params["jaxpr"]), operands)
         if primitive is _jax.shard_map_p:
             return self._bind_region(eqn, operands)
-        around = tuple(map(_jax.as_per_device, self._iterations))
-        (first, step), lines = _counting(eqn), self._around
+        around, watch, lines = tuple(map(_jax.as_per_device, self._iterations)), self._watch, self._around
+        first, step = _counting(eqn)
         path = (*self._path, self._position, *{0: (), 1: ("+",), -1: ("-",)}[step])
+        number = [_jax.as_per_device(jnp.int32(first))] if step else []
         bodies = sorted(bodies_of(eqn), key=lambda body: not _ends_loop(eqn, body))  # a loop's condition is the first
 
         def rewrite(body: Any, after: int) -> Any:
             which = next(at for at, each in enumerate(bodies) if each is body)
-            avals = tuple(map(_jax.typeof, around))
-            return _body(body, self._watch, avals, step, after, lines, (*path, which), _ends_loop(eqn, body))
+            outer, split = len(around), len(around) + after
+
+            def run(*args: Any) -> list[Any]:
+                own = args[split : split + len(number)]
+                each = Each(watch, [*args[:outer], *own], lines, (*path, which))
+                outs = each.run(body, [*args[outer:split], *args[split + len(own) :]])
+                if watch.results and _ends_loop(eqn, body):  # what is repaired may never end it
+                    outs = [outs[0] & (own[0] < args[0][0])]
+                return [*(x + step for x in own), *outs]
+
+            avals, types = body.in_avals, map(_jax.typeof, number)
+            avals = [*map(_jax.typeof, around), *avals[:after], *types, *avals[after:]]
+            return _jax.trace_to_jaxpr(run, avals, like=body)
 
         extra = Extra(
-            primitive.bind,
-            rewrite,
-            lambda body, state, args: (state, self.run(body, args)),
-            consts=around,
-            state=[_jax.as_per_device(jnp.int32(first))] if step else [],
+            primitive.bind, rewrite, lambda body, own, args: (own, self.run(body, args)), consts=around, state=number
         )
         holder = find_holder(primitive)
         assert holder is not None
         outs = holder(extra, *operands, **eqn.params)
-        if self._watch.results and primitive is _jax.while_p:
+        if watch.results and primitive is _jax.while_p:
             fields = {"trips": extra.state[0], "iteration": jnp.zeros(0, np.int32)}
-            bind_fields(self._watch, self._watch.where, (), fields)
+            bind_fields(watch, watch.where, (), fields)
         return outs
 
     def _bind_region(self, eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
-        params, around, lines = eqn.params, self._iterations, self._around
-        path = (*self._path, self._position)
+        around, lines, path = self._iterations, self._around, (*self._path, self._position)
 
         def region(*args: Any) -> tuple[Any, ...]:
             each = Each(self._watch, map(_jax.as_per_device, args[: len(around)]), lines, path)
-            return tuple(each.run(_jax.closed_jaxpr(params["jaxpr"]), args[len(around) :]))
+            return tuple(each.run(_jax.closed_jaxpr(eqn.params["jaxpr"]), args[len(around) :]))
 
-        return jax.shard_map(
-            region,
-            mesh=params["mesh"],
-            in_specs=(*[PartitionSpec()] * len(around), *params["in_specs"]),
-            out_specs=tuple(params["out_specs"]),
-            axis_names=params["newly_manual_axes"],
-            check_vma=params["check_vma"],
-        )(*around, *operands)
+        return bind_region(eqn, region, operands, around)
 
     def _repair(self, eqn: Any, operands: list[Any], outs: Sequence[Any]) -> list[Any]:
-        """The results, less what the equation makes bad by itself and is not kept: it does so of good values too."""
-        watch, name, kept = self._watch, eqn.primitive.name, Kept(self._iterations[0], self._order())
+        """The results, less what the equation makes bad by itself behind a place in program order: of good values, too.
+
+        The first iteration stands for: the most iterations of a loop; of the equation at that place the first element
+        that is shown and the last that stays; and the place.
+        """
+        watch, name, (limits, *iterations) = self._watch, eqn.primitive.name, self._iterations
+        is_ahead, is_there = np.bool_(False), np.bool_(True)
+        for own, limit in zip(place_of((*self._path, self._position), iterations), limits[3:], strict=False):
+            is_ahead |= is_there & (own < limit)
+            is_there &= own == limit
         clean = _jax.bind(eqn, [_where(watch.is_bad(x, name), 1, x) for x in operands])
         repaired, shown, before = list[Any](), list[Any](), 0
         for out, new in zip(outs, clean, strict=True):
-            keep, show = kept.elements(before, out)
-            bad = None if watch.is_bad(out, name) is None else watch.is_bad(out, name) & watch.is_bad(new, name)
-            repaired.append(out if bad is None else _where(bad & ~keep, 0, out))
-            shown.append(None if bad is None else bad & show)
+            if (bad := watch.is_bad(out, name)) is not None:
+                index = before + jnp.arange(out.size, dtype=np.int32).reshape(out.shape)
+                bad &= watch.is_bad(new, name)
+                stays = is_ahead | (is_there & (index <= limits[2]))
+                out, bad = _where(bad & ~stays, 0, out), bad & (~is_there | (index >= limits[1]))
+            repaired.append(out)
+            shown.append(bad)
             before += out.size if is_numeric(_jax.typeof(out)) else 0
-        where = where_of(eqn, self._around) or watch.where
-        names = [self._names.get(id(x), ("", None))[0] for x in operands]
-        found = any_of([bad.any() for bad in shown if bad is not None])
-        if found is not False:
-            order = (*self._path, self._position)
-            bind_found(watch, eqn, where, found, names, operands, outs, self._iterations[1:], order, shown)
+        self._record(eqn, any_of([bad.any() for bad in shown if bad is not None]), operands, outs, shown)
         return repaired
 
-    def _order(self) -> list[Any]:
-        """What stands in program order where `place_of` has it, in the program."""
-        numbers, signs = iter(self._iterations[1:]), {"+": 1, "-": -1}
-        return [signs[x] * next(numbers) if x in signs else x for x in (*self._path, self._position)]
+    def _record(
+        self, eqn: Any, found: Any, operands: Sequence[Any], outs: Sequence[Any], bad: Sequence[Any] = ()
+    ) -> None:
+        """Records what an equation made where `found` holds."""
+        if found is False:
+            return
+        where = where_of(eqn, self._around) or self._watch.where
+        names = [self._names.get(id(x), ("", None))[0] for x in operands]
+        order, iterations = (*self._path, self._position), self._iterations[self._watch.results :]
+        bind_found(self._watch, eqn, where, found, names, operands, outs, iterations, order, bad)
 
     def _look(self, eqn: Any, operands: Sequence[Any], outs: Sequence[Any]) -> None:
         name = eqn.primitive.name
-        where = where_of(eqn, self._around) or self._watch.where
         if self._watch.summary:
+            where = where_of(eqn, self._around) or self._watch.where
             return bind_summaries(name, where, outs, self._iterations)
         operands = [x for x in operands if not _jax.is_reference(x)]
         made = self._watch.any_bad(outs, name)
@@ -150,12 +161,10 @@ class Each:
         took = self._watch.any_bad(operands, name)
         if took is not False and (axes := axes_across(eqn)):
             took = jax.lax.pmax(_jax.as_per_device(took).astype(np.int32), axes) > 0
-        names = [self._names.get(id(x), ("", None))[0] for x in operands]
         found = made if took is False else made & ~took
-        if self._watch.search and self._watch.when is None and eqn.primitive.name == "pallas_call":
+        if self._watch.search and self._watch.when is None and name == "pallas_call":
             self._look_inside(eqn, found, operands)
-        order = (*self._path, self._position)
-        bind_found(self._watch, eqn, where, found, names, operands, outs, self._iterations, order)
+        self._record(eqn, found, operands, outs)
 
     def _look_inside(self, eqn: Any, found: Any, operands: Sequence[Any]) -> None:
         """Simulates a kernel where `found` holds, if JAX can, and looks at each of its equations."""
@@ -190,27 +199,6 @@ _ITERATION = "effects: iteration "
 """How the inputs of a kernel are called that say the iterations around it, with a number behind."""
 
 
-class Kept:
-    """Which bad values a search leaves as they are: those that stand ahead of one in program order.
-
-    `numbers`: the most iterations of a loop; of the last operation that is kept the first element that is shown and the
-    last that is kept, and its place.
-    """
-
-    def __init__(self, numbers: Any, order: Sequence[Any]):
-        place, self._numbers = numbers[3 : 3 + len(order)], numbers
-        self._is_ahead, self._is_last = np.bool_(False), np.bool_(True)
-        for position, own in enumerate(order):
-            self._is_ahead |= self._is_last & (own < place[position])
-            self._is_last &= own == place[position]
-
-    def elements(self, before: int, x: Any) -> tuple[Any, Any]:
-        """Which elements of a result are kept, and which are shown. `before`: how many other results have."""
-        index = before + jnp.arange(x.size, dtype=np.int32).reshape(x.shape)
-        kept = self._is_ahead | (self._is_last & (index <= self._numbers[2]))
-        return kept, ~self._is_last | (index >= self._numbers[1])
-
-
 def depth_of(jaxpr: Any) -> int:
     """How long the longest place in program order is."""
     return 1 + max((2 + depth_of(body) for eqn in jaxpr.eqns for body in bodies_of(eqn)), default=0)
@@ -230,32 +218,3 @@ def _counting(eqn: Any) -> tuple[int, int]:
     if eqn.params.get("reverse", False):
         return eqn.params["length"] - 1, -1
     return 0, int(eqn.primitive in (_jax.scan_p, _jax.while_p))
-
-
-@_jax.weakref_lru_cache
-def _body(
-    jaxpr: Any,
-    watch: Watch,
-    around: tuple[Any, ...],
-    step: int,
-    after: int,
-    lines: tuple[Any, ...],
-    path: tuple[Any, ...],
-    ends_loop: bool,
-) -> Any:
-    """A body that takes the numbers of the iterations around it ahead of all else, and in a loop its own behind its
-    first `after` inputs, and gives the next one ahead of its results."""
-    outer = len(around)
-    number, own, split = _jax.per_device(_jax.typeof(np.int32(0))), jaxpr.in_avals, outer + after
-    own_numbers = 1 if step else 0
-
-    def run(*args: Any) -> list[Any]:
-        mine = args[split : split + own_numbers]
-        each = Each(watch, [*args[:outer], *mine], lines, path)
-        outs = each.run(jaxpr, [*args[outer:split], *args[split + own_numbers :]])
-        if ends_loop and watch.results:  # what is repaired may never end it
-            outs = [outs[0] & (mine[0] < args[0][0])]
-        return [*(x + step for x in mine), *outs]
-
-    avals = [*around, *own[:after], *[number] * own_numbers, *own[after:]]
-    return _jax.trace_to_jaxpr(run, avals, like=jaxpr)

@@ -10,83 +10,46 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.sharding import PartitionSpec
 
 from effects import _jax
-from effects.extensions.watching.asked import Watch, any_of, bodies_of, has_any
+from effects.extensions.watching.asked import Watch, any_of, bind_region, bodies_of, has_any, makes_any
 from effects.extensions.watching.tables import is_float
 from effects.lowering.holders import Extra, find_holder, with_carried_predicate
 
 
 class _Plan(NamedTuple):
-    """What of a jaxpr is looked at.
+    """What of a body is looked at, if all that its results show is.
 
     Attributes:
-        shown: The positions of the results that may be bad.
         hidden: The variables that may be bad and show in no result.
         applied: The positions of the equations that give such a variable, or have one inside.
     """
 
-    shown: tuple[int, ...]
     hidden: frozenset[Any]
     applied: frozenset[int]
 
 
 def run_flagged(jaxpr: Any, args: Sequence[Any], watch: Watch) -> tuple[Any, list[Any]]:
     """Evaluates a jaxpr, with constants. Returns whether a value is bad, or False, and the results."""
-    if watch.results:
-        outs = _jax.evaluate(jaxpr, args)
-        return watch.any_bad([out for out in outs if not _jax.is_reference(out)], ""), outs
-    hidden, outs = _run(jaxpr, args, watch)
-    results = watch.any_bad([outs[at] for at in _plan(jaxpr, watch, 0, 0).shown], "")
-    return any_of([hidden, results]), outs
+    hidden, outs = (False, _jax.evaluate(jaxpr, args)) if watch.results else _run(jaxpr, args, watch)
+    given = {*jaxpr.jaxpr.invars}
+    made = [out for out, var in zip(outs, jaxpr.jaxpr.outvars, strict=True) if not _is_in(var, given)]
+    return any_of([hidden, watch.any_bad(made, "")]), outs
 
 
 @_jax.weakref_lru_cache
 def _plan(jaxpr: Any, watch: Watch, first: int, carried: int) -> _Plan:
-    """What of a body is looked at, if all that its results show is: see `_seen_in`."""
     inner = jaxpr.jaxpr
-    maybe, shown = _made(jaxpr, watch, 0, 0, (False,) * len(inner.invars))
-    applied: set[int] = set()
-    for position, eqn in enumerate(inner.eqns):
-        if any(plan.hidden or plan.applied for plan in _plans_of(eqn, watch)):
-            applied.add(position)
+    makers = [eqn for eqn in inner.eqns if makes_any(eqn, watch)]
+    maybe = {var for eqn in makers for var in eqn.outvars if watch.may_be_bad(var.aval)}
     _, hidden = _seen_in(inner, watch, first, carried, (True,) * len(inner.outvars), maybe)
-    applied |= {position for position, eqn in enumerate(inner.eqns) if not hidden.isdisjoint(eqn.outvars)}
-    return _Plan(shown, frozenset(hidden), frozenset(applied))
-
-
-@_jax.weakref_lru_cache
-def _made(
-    jaxpr: Any, watch: Watch, first: int, carried: int, given: tuple[bool, ...]
-) -> tuple[frozenset[Any], tuple[int, ...]]:
-    """The variables of a body that may be bad or show what is, if these of its inputs may be bad, and the positions of
-    the results among them. A loop's body gets `carried` of them behind its `first` inputs."""
-    inner, bad = jaxpr.jaxpr, {at for at, is_bad in enumerate(given) if is_bad}
-    while True:
-        maybe = {inner.invars[at] for at in bad}
-        for eqn in inner.eqns:
-            maybe.update(_made_by(eqn, watch, maybe))
-        kept = {at - first for at in bad if first <= at < first + carried}  # if there is no iteration
-        results = tuple(at for at, var in enumerate(inner.outvars) if at in kept or _is_in(var, maybe))
-        again = bad | {first + at for at in results if at < carried}
-        if again == bad:
-            return frozenset(maybe), results
-        bad = again
-
-
-def _made_by(eqn: Any, watch: Watch, maybe: set[Any]) -> Iterable[Any]:
-    """The results of an equation that may be bad, or show what these variables may be."""
-    given = tuple(_is_in(x, maybe) for x in eqn.invars)
-    if not (bodies := bodies_of(eqn)):
-        makes = watch.makes(eqn) or any(is_bad and watch.shows(eqn, at) for at, is_bad in enumerate(given))
-        return eqn.outvars if makes else ()
-    if (ahead := _ahead(eqn)) is None:
-        return eqn.outvars if any(given) or any(has_any(body, watch) for body in bodies) else ()
-    own = [body for body in bodies if not _is_condition(eqn, body)]
-    return [eqn.outvars[at] for body in own for at in _made(body, watch, *_carried(eqn, body), given[ahead:])[1]]
+    applied = [
+        any(plan.hidden or plan.applied for plan in _plans_of(eqn, watch)) or not hidden.isdisjoint(eqn.outvars)
+        for eqn in inner.eqns
+    ]
+    return _Plan(frozenset(hidden), frozenset(at for at, is_applied in enumerate(applied) if is_applied))
 
 
 def _plans_of(eqn: Any, watch: Watch) -> Iterable[_Plan]:
@@ -95,7 +58,7 @@ def _plans_of(eqn: Any, watch: Watch) -> Iterable[_Plan]:
         if not _is_condition(eqn, body):
             yield _plan(body, watch, *_carried(eqn, body))
         elif has_any(body, watch):
-            yield _Plan((), frozenset(), frozenset([0]))
+            yield _Plan(frozenset(), frozenset([0]))
 
 
 def _is_condition(eqn: Any, body: Any) -> bool:
@@ -147,7 +110,7 @@ def _shown_operands(eqn: Any, watch: Watch, seen: set[Any]) -> Iterable[int]:
     shown = frozenset.intersection(*(_shown_inputs(body, watch, *_carried(eqn, body), kept) for body in own))
     if eqn.primitive is _jax.while_p or eqn.params.get("length") == 0:  # then it may have no iteration
         first, carried = _carried(eqn, own[0])
-        shown = [at for at in shown if first <= at < first + carried]
+        shown = [at for at in shown if first <= at < first + carried and kept[at - first]]
     return [ahead + at for at in shown]
 
 
@@ -205,11 +168,10 @@ def _run(jaxpr: Any, args: Sequence[Any], watch: Watch, first: int = 0, carried:
 
 def _bind_flagged(eqn: Any, operands: Sequence[Any], watch: Watch) -> tuple[Any, Sequence[Any]]:
     """An equation with bodies in which bad values may be hidden: they take and give what is known by then."""
-    params = eqn.params
     if eqn.primitive is _jax.shard_map_p:
         return _bind_region(eqn, operands, watch)
     if eqn.primitive is _jax.while_p and has_any(bodies_of(eqn)[0], watch):
-        return _run(*with_carried_predicate(operands, **_loop(params)), watch)
+        return _run(*with_carried_predicate(operands, **eqn.params), watch)
 
     def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
         flag, outs = _run(body, args, watch)
@@ -223,14 +185,8 @@ def _bind_flagged(eqn: Any, operands: Sequence[Any], watch: Watch) -> tuple[Any,
     )
     holder = find_holder(eqn.primitive)
     assert holder is not None
-    outs = holder(extra, *operands, **params)
+    outs = holder(extra, *operands, **eqn.params)
     return extra.state[0], outs
-
-
-def _loop(params: dict[str, Any]) -> dict[str, Any]:
-    names = ("cond_jaxpr", "body_jaxpr", "cond_nconsts", "body_nconsts")
-    own = {name: params[name] for name in names}
-    return {**own, "params": {name: value for name, value in params.items() if name not in names}}
 
 
 def _with(flag: Any, other: Any) -> Any:
@@ -252,18 +208,10 @@ def _flagged(jaxpr: Any, watch: Watch, first: int, carried: int, after: int) -> 
 
 def _bind_region(eqn: Any, operands: Sequence[Any], watch: Watch) -> tuple[Any, Sequence[Any]]:
     """A per-device region: each device has a flag."""
-    params = eqn.params
 
     def region(*args: Any) -> tuple[Any, ...]:
-        flag, outs = _run(_jax.closed_jaxpr(params["jaxpr"]), args, watch)
+        flag, outs = _run(_jax.closed_jaxpr(eqn.params["jaxpr"]), args, watch)
         return (_jax.as_per_device(np.bool_(False) | flag).reshape(1), *outs)
 
-    flags, *outs = jax.shard_map(
-        region,
-        mesh=params["mesh"],
-        in_specs=tuple(params["in_specs"]),
-        out_specs=(PartitionSpec(tuple(params["newly_manual_axes"])), *params["out_specs"]),
-        axis_names=params["newly_manual_axes"],
-        check_vma=params["check_vma"],
-    )(*operands)
+    flags, *outs = bind_region(eqn, region, operands, out_specs=[PartitionSpec(tuple(eqn.params["newly_manual_axes"]))])
     return flags.any(), outs

@@ -33,8 +33,6 @@ from effects.extensions.watching.tables import is_numeric
 
 _WENT_ON = "{message} ({place}). The program went on after it."
 STOPPED = f"{{message}} ({{place}}). `fx.watch` ended the program. {errors.WAITED}"
-
-
 _NOT_FOUND = (
     "A value is bad, and no operation makes one where they are looked at one by one, since the compiled program "
     "computes it in another way. Look for large values with `inf=True` or `when=`"
@@ -182,18 +180,20 @@ def is_first(token: Sequence[int], place: Any = (), failure: NonFinite | None = 
     return False
 
 
-def place_of(order: tuple[Any, ...], iteration: Iterable[int], device: int | None, grid: Sequence[int]) -> Any:
-    """Where a bad value stands in program order, by operation and then by device. See `Found.order`."""
-    numbers, place = iter(map(int, iteration)), list[float]()
+def place_of(order: tuple[Any, ...], iterations: Iterable[Any], grid: Iterable[Any] = ()) -> list[Any]:
+    """Where an operation stands in program order. See `Found.order`."""
+    numbers, place = iter(iterations), list[Any]()
     for each in order:
-        signs = {"+": 1, "-": -1}
-        place += map(int, grid) if each == "grid" else [signs[each] * next(numbers) if each in signs else each]
-    return [*place, math.inf], -1 if device is None else device
+        place += grid if each == "grid" else [_SIGNS[each] * next(numbers) if each in _SIGNS else each]
+    return place
+
+
+_SIGNS = {"+": 1, "-": -1}
 
 
 searches: dict[int, list[tuple[Any, ...]]] = {}
-"""By its number, what a search has found: of each bad value the place in program order, the line, what `read_fields`
-takes, what a record says of it, the device if it is in a per-device region, and the place in a kernel's grid."""
+"""By its number, what a search has found: of each bad value the place in program order, the device if it is in a
+per-device region or -1, the line, what `read_fields` takes, what a record says of it, and the place in a grid."""
 
 
 @described_by("watch")
@@ -221,13 +221,14 @@ class Found(Check):
     def show(self, records: Iterable[Record], write: Callable[[str], None], report: Report) -> None:
         for record in records:
             if self.search:
-                device = record.device if in_region(record.token[PHASE]) else None
-                place = place_of(self.order, record.fields["iteration"], device, record.grid or ())
-                searches[self.search].append((place, record.where, self.of, record.fields, device, record.grid or ()))
+                device = record.device if in_region(record.token[PHASE]) else -1
+                grid = tuple(map(int, record.grid or ()))
+                place = place_of(self.order, map(int, record.fields["iteration"]), grid)
+                searches[self.search].append((place, device, record.where, self.of, record.fields, grid))
                 continue
             lane, device, grid = self.place or (record.lane, record.device, ())
             failure = error_of(record.where, record.fields, _WENT_ON, tuple(lane), device, tuple(grid))
-            place = place_of(self.order, record.fields["iteration"], device, ())
+            place = place_of(self.order, record.fields["iteration"]), device
             if self.place or is_first(record.token, place, failure):
                 report(failure)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import itertools
 import math
 import threading
@@ -47,18 +48,20 @@ from effects.lowering.summary import effects_of, summarize
 _numbers = itertools.count(1)
 
 
-def can_search(jaxpr: Any, ends: bool) -> bool:
-    """Whether a function can be run again: what it computes depends on its arguments alone. `ends`: whether its program
-    ends with what the search finds."""
+def can_search(jaxpr: Any, in_region: bool = True) -> bool:
+    """Whether a function can be run again: what it computes depends on its arguments alone. `in_region`: whether it may
+    have per-device regions. A search for which the program waits would need devices that wait for it."""
+
+    def is_in_the_way(eqn: Any) -> bool:
+        is_effect = eqn.primitive is effect_p or any(_jax.jaxprs_in(eqn.params))
+        return bool(effects_of(eqn.effects) and not is_effect) or (not in_region and eqn.primitive is _jax.shard_map_p)
+
     summary = summarize(jaxpr)
     if summary.awaits_results or summary.handlers or _jax.has_callbacks_of_jax(jaxpr) or _jax.has_state(jaxpr):
         return False
-    for eqn in _jax.eqns_in(jaxpr):
-        if effects_of(eqn.effects) and eqn.primitive is not effect_p and not any(_jax.jaxprs_in(eqn.params)):
-            return False
-    if ends and any(eqn.primitive is _jax.shard_map_p for eqn in _jax.eqns_in(jaxpr)):
-        return False  # the search would need devices that wait for it
-    return not (_jax.has_axis(jaxpr) or jax.sharding.get_abstract_mesh().manual_axes or _jax.is_in_kernel())
+    if any(map(is_in_the_way, _jax.eqns_in(jaxpr))) or _jax.has_axis(jaxpr) or _jax.is_in_kernel():
+        return False
+    return not jax.sharding.get_abstract_mesh().manual_axes
 
 
 def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str, ...]) -> list[Any]:
@@ -82,23 +85,35 @@ def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
 def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., None]:
     """What is called with the arguments of a function that had a bad value."""
     search, lock = dataclasses.replace(watch, search=next(_numbers)), threading.Lock()
-    again = jit(lambda *args: Each(search).run(silent_jaxpr(jaxpr), args, names), compiler_options=_NO_TRIALS)
-    if watch.results:
-        return _finder_of_results(jaxpr, watch, search, names, lock)
+    silent, depth = silent_jaxpr(jaxpr), depth_of(jaxpr)
+
+    def run(numbers: Any, *args: Any) -> list[Any]:
+        outs = Each(search, [numbers] * watch.results).run(silent, args, names)
+        return [bad for out in outs if watch.results and (bad := watch.is_bad(out, "")) is not None]
+
+    again = jit(run, compiler_options=_NO_TRIALS)
+
+    def look(args: Sequence[Any], place: Sequence[int] = (), first: int = 0, last: int = _ALL, most: int = _ALL) -> Any:
+        """Which elements of results are bad, and what is found. The rest is as in `Each._repair`."""
+        numbers = [most, first, last, *place, *[_ALL] * (depth + 1 - len(place))]
+        searches[search.search] = []
+        bad = [np.asarray(x) for x in again(np.array(numbers, np.int32), *args)]
+        runtime.waiting.wait([*runtime.streams.own()], None, None)  # and raises nothing of others
+        # An equation comes behind those inside.
+        return bad, sorted(searches.pop(search.search), key=lambda each: ([*each[0], math.inf], each[1]))
 
     def find(*given: Any, record: Record) -> None:
         if watch.mode == "raise" and not is_first(record.token):
             return
         args = [*map(_jax.with_type, given, jaxpr.in_avals)]
         with lock:  # one thread at a time has the list of what is found
-            searches[search.search] = []
-            again(*args)
-            runtime.waiting.wait([*runtime.streams.own()], None, None)  # and raises nothing of others
-            found = sorted(searches.pop(search.search), key=lambda each: each[0])
+            _, found = look(args)
+            if watch.results:
+                found = _first_that_shows(found, functools.partial(look, args))
         if not found and not _takes_bad(jaxpr, args, watch):
             found = [_NOT_FOUND]
-        for _, where, of, fields, device, grid in found if watch.mode == "log" else found[:1]:
-            place = record.lane, record.device if device is None else device, grid
+        for _, device, where, of, fields, grid in found if watch.mode == "log" else found[:1]:
+            place = record.lane, record.device if device < 0 else device, grid
             if watch.mode == "stop":
                 raise error_of(where or watch.where, read_fields(of, fields), STOPPED, *place)
             bind_fields(watch, where or watch.where, of, fields, place)
@@ -106,64 +121,24 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
     return find
 
 
-def _finder_of_results(
-    jaxpr: Any, watch: Watch, search: Watch, names: tuple[str, ...], lock: threading.Lock
-) -> Callable[..., None]:
-    """The same where only results count. What operations make bad is repaired but up to one: the first with which a
-    result is bad is found by bisection."""
-    silent, depth = silent_jaxpr(jaxpr), depth_of(jaxpr)
+def _first_that_shows(found: list[Any], look: Callable[..., Any]) -> list[Any]:
+    """The first of what is found with which a result is bad, by bisection: what is made bad behind it is repaired."""
+    most = max((int(fields["trips"]) for *_, fields, _ in found if "trips" in fields), default=0)
+    found = [each for each in found if "trips" not in each[4]]
+    places = [place for place, *_ in found]
+    without, _ = look([-_ALL], most=most)
 
-    def run(numbers: Any, *args: Any) -> list[Any]:
-        outs = Each(search, [numbers]).run(silent, args, names)
-        return [bad for out in outs if (bad := watch.is_bad(out, "")) is not None]
+    def is_bad(place: Sequence[int], last: int = _ALL) -> bool:
+        bad, _ = look(place, last=last, most=most)
+        return any((now & ~before).any() for now, before in zip(bad, without, strict=True))
 
-    again = jit(run, compiler_options=_NO_TRIALS)
+    at = bisect.bisect_left(places, True, key=is_bad)
+    if at == len(places):
+        return []
+    size = sum(math.prod(shape) for _, shape in found[at][3][2])
+    element = bisect.bisect_left(range(size - 1), True, key=lambda last: is_bad(places[at], last))
+    return [each for each in look(places[at], first=element, most=most)[1] if each[0] == places[at]]
 
-    def find(*given: Any, record: Record) -> None:
-        if watch.mode == "raise" and not is_first(record.token):
-            return
-        args = [*map(_jax.with_type, given, jaxpr.in_avals)]
-
-        def look(place: Sequence[float], first: int = 0, last: int = _ALL, most: int = _ALL) -> tuple[Any, list[Any]]:
-            key = [int(min(x, _ALL)) for x in place]
-            searches[search.search] = []
-            numbers = np.array([most, first, last, *key, *[_ALL] * (depth + 1 - len(key))], np.int32)
-            bad = [np.asarray(x) for x in again(numbers, *args)]
-            runtime.waiting.wait([*runtime.streams.own()], None, None)
-            found = sorted(searches.pop(search.search), key=lambda each: each[0][0])
-            return bad, found
-
-        with lock:
-            _, found = look([_ALL])
-            trips = max((int(x[_FIELDS]["trips"]) for x in found if "trips" in x[_FIELDS]), default=0)
-            places = [x[0][0] for x in found if "trips" not in x[_FIELDS]]
-            without, _ = look([-_ALL], most=trips)
-
-            def is_bad(place: Sequence[float], last: int = _ALL) -> bool:
-                bad, _ = look(place, last=last, most=trips)
-                return any((now & ~before).any() for now, before in zip(bad, without, strict=True))
-
-            at = bisect.bisect_left(places, True, key=is_bad)
-            if at < len(places):
-                of = next(of for (place, _), _, of, *_ in found if place == places[at])
-                size = sum(math.prod(shape) for _, shape in of[2])
-                element = bisect.bisect_left(range(size - 1), True, key=lambda last: is_bad(places[at], last))
-                found = [x for x in look(places[at], first=element, most=trips)[1] if x[0][0] == places[at]]
-            elif _takes_bad(jaxpr, args, watch):
-                return
-            else:
-                found = [_NOT_FOUND]
-        _, where, of, fields, _, grid = found[0]
-        place = record.lane, record.device, grid
-        if watch.mode == "stop":
-            raise error_of(where or watch.where, read_fields(of, fields), STOPPED, *place)
-        bind_fields(watch, where or watch.where, of, fields, place)
-
-    return find
-
-
-_FIELDS = 3
-"""Where what a record says stands in what a search has found."""
 
 _ALL = np.iinfo(np.int32).max
 
@@ -174,7 +149,7 @@ _NO_TRIALS = {"xla_gpu_autotune_level": 0}
 2. The search compiles, and XLA waits with its trials until no program is being launched.
 """
 
-_NOT_FOUND: tuple[Any, ...] = (), None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}, None, ()
+_NOT_FOUND: tuple[Any, ...] = [], -1, None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}, ()
 
 
 def _takes_bad(jaxpr: Any, args: Sequence[Any], watch: Watch) -> bool:

@@ -1,5 +1,6 @@
-"""The command: `python -m tests.oracle`, with `--devices` for programs over several devices, and with `--kernels` for
-programs with Pallas kernels, and with `--watch` for `fx.watch`. With `--runs` each case is recorded and read, too."""
+"""The command: `python -m tests.oracle`, with `--devices` for programs over several devices, with `--kernels` for
+programs with Pallas kernels, with `--watch` for `fx.watch`, and with `--filters` for filters. With `--runs` each case
+is recorded and read, too."""
 
 from __future__ import annotations
 
@@ -24,11 +25,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     which.add_argument("--devices", action="store_true", help="programs over several devices")
     which.add_argument("--kernels", action="store_true", help="programs with Pallas kernels")
     which.add_argument("--watch", action="store_true", help="programs with planted NaN, which `fx.watch` must find")
+    which.add_argument("--filters", action="store_true", help="prints with filters, which other threads change")
     which.add_argument("--runner", choices=["library", "jax"], default="library", help="what to check")
     parser.add_argument("--runs", action="store_true", help="record each case, and have another process read it")
     parser.add_argument("--chunk", nargs=3, help=argparse.SUPPRESS)  # of a process of the campaign
     options = parser.parse_args(arguments)
-    chosen = [name for name in ("devices", "kernels", "watch") if getattr(options, name)]
+    chosen = [name for name in ("devices", "kernels", "watch", "filters") if getattr(options, name)]
     name = chosen[0] if chosen else options.runner
     if options.runs:
         name = f"runs {chosen[0]}" if chosen else "runs"

@@ -25,7 +25,7 @@ from typing import Any
 
 import jax
 
-from tests.oracle import cases, compare
+from tests.oracle import cases, compare, filters
 from tests.oracle.devices import cases as device_cases
 from tests.oracle.devices import compare as device_compare
 from tests.oracle.devices.placing import DEVICES
@@ -101,6 +101,7 @@ _CAMPAIGNS: Mapping[str, Campaign] = {
         _checks(plain_jax),
     ),
     "kernels": Campaign(("--kernels",), 4, kernels.case_number, compare.describe, lambda: check_both_ways),
+    "filters": Campaign(("--filters",), DEVICES, filters.case_number, filters.describe, lambda: filters.check),
     "watch": Campaign(("--watch",), 1, watching.case_number, compare.describe, lambda: watching.check),
     "devices": Campaign(
         ("--devices",),

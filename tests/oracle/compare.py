@@ -97,8 +97,9 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
             lambda line: label_of(line) in unordered_labels,
             lambda line: label_of(line) in apart,
         )
+    complaints = _compare_counts(expected, seen)
     expected, may_lack = settle_domains(case, expected, seen), stopped_labels(case, expected)
-    complaints, lacking = [], 0
+    lacking = 0
     for number, (want, got) in enumerate(zip(expected.states, seen.states, strict=True)):
         if want != got:
             complaints.append(f"dispatch {number} {_ended(got)} and should have {_ended(want)}")
@@ -136,6 +137,17 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
         complaints += compare_places(
             without_values(expected), without_values(seen), lambda line: label_of(line) in unordered_labels
         )
+    return complaints
+
+
+def _compare_counts(expected: Outcome, seen: Outcome) -> list[str]:
+    """What is wrong with the counts of prints with filters. A program that fails may not have come to all of them."""
+    if expected.errors or any(isinstance(state, str) for state in expected.states):
+        return []
+    complaints = []
+    for label, want in expected.counts.items():
+        if (got := seen.counts.get(label)) not in (want, None if want == (0, 0) else want):
+            complaints.append(f"`fx.sites` counts {got} of {label}, and should count {want} (come, shown)")
     return complaints
 
 
@@ -190,5 +202,5 @@ def sources_of(runs: Iterable[Run]) -> tuple[dict[Program, int], list[str]]:
 
 def where(run: Run) -> str:
     how = "by default " if run.by_default else ""
-    exported = " exported" if run.exported else ""
+    exported = (" exported" if run.exported else "") + f", after {run.change!r}" * bool(run.change)
     return exported if run.device is None else f"{exported} {how}on device {run.device}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.oracle.language import EFFECTS, Block_, is_native
 
-_ONE = ("Effect", "Log", "Check", "Callback")
+_ONE = ("Effect", "Filtered", "Log", "Check", "Callback")
 _NONE = ("Assign", "AssociativeScan", "Talk", "Scale", "OptimizationBarrier")
 
 

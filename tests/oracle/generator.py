@@ -49,7 +49,7 @@ class Generator(Leaves):
         ]
         words = draw.choice(("prints", "queued", "all", "all", "all"))
         if "filters" in features:
-            self.leaves += [self.filtered] * 3
+            self.leaves += [self.filtered] * (30 if "more_filters" in features else 3)
         if words != "prints" and "log" in features:
             self.leaves += [*[self.log] * 2, self.log_unordered]
         if words != "prints" and "check" in features:
@@ -86,6 +86,7 @@ class Generator(Leaves):
         # What a block has at least: a print, or sometimes another ordered effect.
         others = (self.log, self.queued, self.sync, self.jax_print, self.jax_sync)
         self.first_leaves = [*[self.ordered] * 3, *[leaf for leaf in others if leaf in self.leaves]]
+        self.first_leaves += [self.filtered] * (9 if "more_filters" in features else 0)
         if "vmap" in features:
             self.nests += [self.vmap] * 3
         if "grad" in features:

@@ -46,6 +46,8 @@ class Runner:
     error: type[Exception]  # what a failing callback becomes; its cause is what the callback raised
     features: frozenset[str] = FEATURES
     filtered: Callable[..., None] = lambda *_: None  # filtered(label, every, first, once, when, operands)
+    change: Callable[[str], None] = lambda _: None  # of the filters that there are now: one of CHANGES
+    counts: Callable[[], dict[str, tuple[int, int]]] = dict  # by label of a print with a filter: count, and shown
     in_case: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext  # around all dispatches of a case
     kernel: Callable[..., Any] = simulated  # as `pl.pallas_call`
     rewriting: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext  # in it kernels write logs

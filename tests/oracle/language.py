@@ -90,6 +90,9 @@ ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
 SWITCHES = ("quiet", "loud")
 """What a callback that the program waits for may do besides: filtered prints are left out from then on, or not."""
 
+CHANGES = ("off", "on", "every 1", "every 2", "every 3", "level warning", "level info")
+"""What another thread may change of the filters of all prints that have one, between two dispatches."""
+
 # What a runner may be able to do; programs are made of what it can.
 FEATURES = frozenset(
     {
@@ -150,6 +153,7 @@ class Run:
     device: int | None = None  # on which one, if it is said
     by_default: bool = False  # by `jax.default_device`, instead of the arguments
     exported: bool = False  # as a program that has been exported, and read again
+    change: str = ""  # what is changed of filters ahead of it, once all before it is out: one of CHANGES
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,7 @@ class Case:
         found += ["go_on"] * (self.after_error != "stop") + ["context"] * self.context
         found += ["several_devices"] * (len(devices) > 1)
         found += ["rewritten"] * bool(self.rewritten)
+        found += ["changes"] * any(run.change for run in self.runs)
         found += ["exported"] * any(run.exported for run in self.runs) + [f"rings_{self.rings}"] * bool(self.rings)
         return (*found, *sorted({"default_device" if by_default else "device_put" for _, by_default in devices}))
 

@@ -39,6 +39,7 @@ class Outcome:
     stopped: list[int] = field(default_factory=list)  # expected: dispatches whose effects have, but not the program
     tokens: list[Seen] | None = None  # and what each record says of itself
     dropped: int = 0  # records
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # of prints with filters: come, and shown
     rewritten: int = 0  # expected: how many programs had kernels that wrote logs
     places: list[Place | None] | None = None  # of an expected outcome: where the record of each line should stand
 
@@ -56,6 +57,8 @@ def expect(case: Case, kind: type[Reading] = Reading) -> Outcome:
         at = committed if run.by_default or place is None else place
         reading.device = next(device for device in (at, place, 0) if device is not None)
         DISPATCH.set(number if case.context else 0)
+        if run.change:
+            reading.filters.change(run.change)
         try:
             state = reading.interpret(run.program, state, number)
             committed = reading.device if run.exported else at  # JAX commits what an exported program returns
@@ -67,7 +70,7 @@ def expect(case: Case, kind: type[Reading] = Reading) -> Outcome:
         ends.append(len(reading.lines))
     DISPATCH.set(0)
     outcome.lines, outcome.errors, outcome.left_out = reading.lines, reading.failures, reading.left_out
-    outcome.places = reading.notes.places
+    outcome.places, outcome.counts = reading.notes.places, reading.filters.counts()
     return outcome
 
 
@@ -137,15 +140,21 @@ def _observe(case: Case, runner: Runner) -> Outcome:
     with contextlib.redirect_stdout(HeldOutput(drops(case))) as written, events_as_lines():
         try:
             with _in_force(case, outcome, runner):
+                jitted = {run.program: runner.jit(to_jax(run.program, runner, host)) for run in case.runs}
+
+                def barrier() -> None:
+                    try:
+                        runner.barrier()
+                    except runner.error as error:
+                        outcome.errors += [label_of_error(failure, host) for failure in failures_of(error)]
+                        outcome.left_out += sum(map(_left_out, failures_of(error)))
+
                 try:
-                    results, outcome.left_out = _dispatch(case, runner, host)
+                    results = _dispatch(case, jitted, runner, host, barrier, outcome)
                 finally:
                     written.release()
-                try:
-                    runner.barrier()
-                except runner.error as error:
-                    outcome.errors = [label_of_error(failure, host) for failure in failures_of(error)]
-                    outcome.left_out += sum(map(_left_out, failures_of(error)))
+                barrier()
+                outcome.counts = runner.counts()
             outcome.states = [
                 state if isinstance(state, str) else tuple(int(value) for value in state) for state in results
             ]
@@ -170,17 +179,19 @@ def _left_out(error: Any) -> int:
     return sum(error.not_carried_out.values())
 
 
-def _dispatch(case: Case, runner: Runner, host: Host) -> tuple[list[State | str], int]:
-    """The results, and how many effects their errors say were not carried out."""
-    jitted = {run.program: runner.jit(to_jax(run.program, runner, host)) for run in case.runs}
-    exported: dict[Any, Callable[..., State]] = {}
+def _dispatch(
+    case: Case, jitted: dict[Any, Any], runner: Runner, host: Host, barrier: Callable[[], None], outcome: Outcome
+) -> list[State | str]:
+    """The results. Counts how many effects their errors say were not carried out."""
     results: list[State | str] = []
     state: State = ()
-    left_out = 0
     for number, run in enumerate(case.runs):
         state = state if run.state is None else tuple(map(np.int32, run.state))
         args: State = (np.int32(number), *state)
         DISPATCH.set(number if case.context else 0)
+        if run.change:
+            barrier()
+            in_new_thread(lambda run=run: runner.change(run.change))
         place: Any = contextlib.nullcontext()
         rewriting = runner.rewriting() if run.program in case.rewritten else contextlib.nullcontext()
         if run.device is not None:
@@ -193,15 +204,15 @@ def _dispatch(case: Case, runner: Runner, host: Host) -> tuple[list[State | str]
             with place, rewriting:
                 call = jitted[run.program]
                 if run.exported:
-                    if run.program not in exported:
-                        exported[run.program] = runner.export(call, *args)
-                    call = exported[run.program]
+                    if (run.program, "exported") not in jitted:
+                        jitted[run.program, "exported"] = runner.export(call, *args)
+                    call = jitted[run.program, "exported"]
                 state = tuple(call(*args))
             results.append(state)
         except runner.error as error:
             results.append(label_of_error(error, host))
-            left_out += _left_out(error)
-    return results, left_out
+            outcome.left_out += _left_out(error)
+    return results
 
 
 def failures_of(error: BaseException) -> Sequence[BaseException]:

@@ -49,25 +49,46 @@ Passes = Callable[[int], bool]
 """Whether an effect with a filter is shown to which this device has come."""
 
 
+EVERYWHERE = -1
+"""Counts what is outside of regions, in place of a device."""
+
+
 class Filters:
-    """What the filters of prints have counted: on each device by itself."""
+    """What the filters of prints have counted, in regions on each device by itself; and what was changed of them."""
 
     def __init__(self) -> None:
-        self.is_quiet = False
+        self._is_quiet = False
         self._come: collections.Counter[tuple[str, int]] = collections.Counter()
         self._shown: collections.Counter[tuple[str, int]] = collections.Counter()
+        self.known: set[str] = set()  # labels of programs that have been compiled
+        self._changed: dict[str, dict[str, str]] = {}  # by label: by "on", "every" and "level" what they are now
 
     def set_quiet(self, is_quiet: bool, *about: object) -> None:
-        self.is_quiet = is_quiet
+        self._is_quiet = is_quiet
+
+    def change(self, how: str) -> None:
+        """Changes the filters that there are now: one of CHANGES."""
+        name, given = ("on", how) if how in ("on", "off") else how.split()
+        for label in self.known:
+            self._changed.setdefault(label, {})[name] = given
 
     def shows(self, label: str, every: int, first: int, once: bool, device: int) -> bool:
-        of = label, device
-        self._come[of] += 1
+        of, now = (label, device), self._changed.get(label, {})
+        number, self._come[of] = self._come[of], self._come[of] + 1
         most = min(first or math.inf, 1 if once else math.inf)
-        if self.is_quiet or (self._come[of] - 1) % every or self._shown[of] >= most:
+        is_quiet = now["level"] == "warning" if "level" in now else self._is_quiet
+        if is_quiet or now.get("on") == "off" or number % int(now.get("every", every)) or self._shown[of] >= most:
             return False
         self._shown[of] += 1
         return True
+
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """By label: how many have come, and how many were shown."""
+        found: dict[str, tuple[int, int]] = dict.fromkeys(self.known, (0, 0))
+        for (label, device), come in self._come.items():
+            count, shown = found.get(label, (0, 0))
+            found[label] = count + come, shown + self._shown[label, device]
+        return found
 
 
 class Reading:
@@ -112,6 +133,7 @@ class Reading:
     def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
         callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
         self._kinds, self.stopped = kinds_of_labels(program), ""
+        self.filters.known.update(label for label, kind in self._kinds.items() if kind == "filtered")
         has_logs = any(getattr(s, "order", None) is not None for s in statements(program))
         self.notes.begin(program, number, has_logs or program in self._rewritten)
         self._has_logs = program in self._rewritten
@@ -145,7 +167,7 @@ class Reading:
 
         def filtered(label: str, every: int, first: int, once: bool, holds: bool, *values: int) -> None:
             text = " ".join([label, *map(str, values)])
-            passes = functools.partial(self.filters.shows, label, every, first, once)
+            passes = lambda device: self.filters.shows(label, every, first, once, device)  # noqa: E731
             with self._alternatives(1):
                 if holds:
                     self._at_this_point(label, lambda: self.lines.append(text), passes=passes)
@@ -212,9 +234,9 @@ class Reading:
         self._position[-1] += 1
         if self._lane or self._defers:
             asked = awaited and self._visits
-            what = _Happening(happens, self._grid, None if asked else self._log, passes)
+            what = Happening(happens, self._grid, None if asked else self._log, passes)
             (self._asked if asked else self._points).append((tuple(self._position), self._lane, label, what))
-        elif (passes is None or passes(self.device)) and not self._leave_out(label):
+        elif (passes is None or passes(EVERYWHERE)) and not self._leave_out(label):
             with self._noted(label, (), self._log):
                 happens()
 
@@ -300,13 +322,15 @@ class Reading:
         shown: dict[tuple[int, ...], bool] = {}  # by place, of effects with filters
         for number, (place, lane, label, happens) in enumerate(points):
             log = None
-            self._grid = None
-            if isinstance(happens, _Happening):
+            self._grid, passes = None, True
+            if isinstance(happens, Happening):
                 self._grid, log = happens.grid, happens.log
-                if happens.passes is not None and place not in shown:
-                    shown[place] = happens.passes(self.device)
+                if happens.passes is not None:
+                    if place not in shown:
+                        shown[place] = happens.passes(happens.device)
+                    passes = shown[place]
             try:
-                if shown.get(place, True) and not self._leave_out(label):
+                if passes and not self._leave_out(label):
                     with self._noted(label, lane, place if log is None else log):
                         happens()
             except Failure:
@@ -444,13 +468,14 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class _Happening:
+class Happening:
     """What is to happen later, and in which program of a kernel's grid."""
 
     happens: Callable[[], object]
     grid: tuple[int, ...] | None
     log: Any = None
     passes: Passes | None = None
+    device: int = EVERYWHERE  # of a region
 
     def __call__(self) -> None:
         self.happens()

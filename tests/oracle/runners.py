@@ -108,6 +108,16 @@ def library() -> Runner:
         asked |= {"min_seconds": 1e9} if once else {}
         fx.print(fmt, *operands, logger=loggers[-1].name, when=when, **asked)
 
+    def change(how: str) -> None:
+        name, *given = how.split()
+        sites = fx.sites("oracle/runners.py", effect="print", function="filtered")
+        if len(sites):
+            getattr(sites, name)(*(int(each) if each.isdecimal() else each for each in given))
+
+    def counts() -> dict[str, tuple[int, int]]:
+        of_case = [site for site in fx.sites(effect="print") if site.filter.endswith(f"of {loggers[-1].name}")]
+        return {site.title.split(" ", 1)[0]: (site.count, site.shown) for site in of_case}
+
     def switch(level: int) -> Callable[[str, str, int], None]:
         return lambda label, who, value: loggers[-1].setLevel(level)
 
@@ -197,6 +207,8 @@ def library() -> Runner:
         },
         fx.EffectError,
         filtered=filtered,
+        change=change,
+        counts=counts,
         in_case=in_case,
         kernel=functools.partial(fx.pallas_call, interpret=True, log_capacity=LOG_CAPACITY),
         rewriting=functools.partial(_jax.with_kernel_options, logs_simulated=True),

@@ -340,6 +340,8 @@ REFUSED = [
     (lambda: fx.watch(_log, sites="lgo")(X), ValueError, r"no such operation.*The nearest names are 'log'"),
     (lambda: fx.watch(_log, when=abs, results=True), ValueError, "was given `results` and `when`"),
     (lambda: fx.watch(_reads_outside, results=True)(X), ValueError, "was given `results` for a function"),
+    (lambda: fx.watch(_on_devices(_log), results=True)(ROWS), ValueError, "a `jax.shard_map` around or inside"),
+    (lambda: _on_devices(fx.watch(_log, results=True))(ROWS), ValueError, "a `jax.shard_map` around or inside"),
     (lambda: fx.watch(_log, when=lambda x: x.foo)(X), TypeError, "`when` of `fx.watch` at .* failed for float32"),
     (lambda: fx.watch(_log, when=lambda x: x)(X), TypeError, r"returned float32\[\] for float32"),
     (lambda: fx.watch(_log, when=lambda x: (x > 0)[None])(A), TypeError, r"returned bool\[1,3\] for float32"),
@@ -514,6 +516,7 @@ def test_records_of_a_search_have_texts():
 
 MESH = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
 PART = jax.sharding.PartitionSpec("d")
+ROWS = np.float32([1, 2, -3, 4])
 
 
 def _on_devices(f):
@@ -538,6 +541,18 @@ def test_device_that_made_the_value_is_named(name, inside):
     program = _on_devices(fx.watch(f)) if inside else fx.watch(_on_devices(f))
     error = _raised(fx.jit(program), jnp.float32([1, 2, -3, 4]))
     assert (error.operation, error.device) == (operation, device), str(error)
+
+
+@pytest.mark.parametrize(("inside", "mode"), [(False, "raise"), (False, "stop"), (True, "raise")])
+def test_function_that_is_not_jitted_is_watched_on_devices(inside, mode):
+    """Without a jitted function around it the error says the device too."""
+    program = _on_devices(fx.watch(_log, mode=mode)) if inside else fx.watch(_on_devices(_log), mode=mode)
+    with pytest.raises(fx.NonFinite, match="`log` made nan") as caught:
+        jax.block_until_ready(program(ROWS))
+        fx.effects_barrier()
+    assert (caught.value.device, caught.value.operation) == (2, "log")
+    with contextlib.suppress(fx.EffectError):
+        meet_barrier()
 
 
 def test_collective_takes_what_other_devices_were_given():

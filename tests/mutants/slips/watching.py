@@ -17,18 +17,10 @@ SLIPS = (
     Slip(
         "watching.hidden_values",
         "extensions/watching/flag.py",
-        "any_of([hidden, results]), outs",
-        "results, outs",
+        'any_of([hidden, watch.any_bad(made, "")]), outs',
+        'watch.any_bad(made, ""), outs',
         "A bad value that is masked away is not found.",
         (f"{FAULTS}[masked_away_in_a_scan]",),
-    ),
-    Slip(
-        "watching.what_is_given",
-        "extensions/watching/flag.py",
-        "maybe = {inner.invars[at] for at in bad}",
-        "maybe: set[Any] = set()",
-        "A bad value that is given to what makes none is not found.",
-        (f"{FAULTS}[given_to_what_makes_none]",),
     ),
     Slip(
         "watching.what_a_branch_loses",
@@ -41,10 +33,10 @@ SLIPS = (
     Slip(
         "watching.loops_without_iterations",
         "extensions/watching/flag.py",
-        "if at in kept or _is_in(var, maybe))",
-        "if _is_in(var, maybe))",
+        "first + carried and kept[at - first]]",
+        "first + carried]",
         "A bad value that a loop is given and has no iteration for is not found.",
-        (f"{FAULTS}[kept_by_a_loop_without_iterations]",),
+        (f"{FAULTS}[lost_by_a_loop_without_iterations]",),
     ),
     Slip(
         "watching.iterations_around_a_kernel",
@@ -73,8 +65,8 @@ SLIPS = (
     Slip(
         "watching.derivatives_of_the_plain_one",
         "extensions/watching/call.py",
-        "outs = iter(bind_watched(_transposed(plain.jaxpr, is_linear), [*residuals, *given], backward))",
-        "outs = iter(_jax.evaluate(_transposed(plain.jaxpr, is_linear), [*residuals, *given]))",
+        "bind_watched(_transposed(plain.jaxpr, which), [*_others(args, which), *given], backward)",
+        "_jax.evaluate(_transposed(plain.jaxpr, which), [*_others(args, which), *given])",
         "The backward pass of a watched function is not watched.",
         (f"{FAULTS}[backward]",),
     ),

@@ -78,7 +78,7 @@ def _sequence(draw: Draw, prefix: str, size: int, features: frozenset[str], most
     return tuple(items)
 
 
-def _case(draw: Draw, size: int, features: frozenset[str]) -> DeviceCase:
+def case(draw: Draw, size: int, features: frozenset[str]) -> DeviceCase:
     features -= UNSAID
     if draw.integer(0, 7) == 7:
         count = draw.choice((2, 3))
@@ -115,10 +115,10 @@ def without_failures(tree: Any) -> Any:
 def case_number(seed: int, number: int, features: frozenset[str] = FEATURES) -> DeviceCase:
     """Case `number` of the bulk run with `seed`: the same on every machine."""
     rng = random.Random(f"devices:{seed}:{number}")
-    return _case(RandomDraw(rng), rng.randint(3, 9), features)
+    return case(RandomDraw(rng), rng.randint(3, 9), features)
 
 
 @st.composite
 def cases(draw: Callable[[st.SearchStrategy[Any]], Any], max_size: int = 6) -> DeviceCase:
     """The hypothesis strategy for `check`."""
-    return _case(HypothesisDraw(draw), draw(st.integers(2, max_size)), FEATURES)
+    return case(HypothesisDraw(draw), draw(st.integers(2, max_size)), FEATURES)

@@ -159,6 +159,7 @@ def describe(case: DeviceCase) -> str:
                 text = f"print {item.label} {item.value}" if item.label else "barrier"
             else:
                 exported = " exported" if item.exported else ""
+                exported += f", after {item.change!r}" * bool(item.change)
                 at = f"{exported} on {item.placing}" if isinstance(item, MeshRun) else where(item)
                 text = f"program {numbers[item.program]} from {item.state or 'the state before'}{at}"
             texts.append(f"# thread {thread}: {text}")

@@ -57,8 +57,7 @@ class DeviceGenerator(Generator):
 
     def leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
         leaves = self.leaves
-        # In a region each device counts for itself, and of lanes on several devices it is not known which are there.
-        if place.mode or place.lanes or "pmap" in self.forms:
+        if not self._counts_at(place):
             leaves = [leaf for leaf in leaves if leaf != self.filtered]
         if not place.mode:
             return [*leaves, *[self.whole] * 2] if place.regions else leaves
@@ -68,8 +67,12 @@ class DeviceGenerator(Generator):
             leaves = [*leaves, *[self.talk] * 5]
         return leaves
 
+    def _counts_at(self, place: Any) -> bool:
+        """Of lanes on several devices it is not known which are there."""
+        return not (place.lanes or "pmap" in self.forms)
+
     def first_leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
-        leaves = super().first_leaves_at(place)
+        leaves = [leaf for leaf in super().first_leaves_at(place) if leaf != self.filtered or self._counts_at(place)]
         return [leaf for leaf in leaves if leaf not in self.awaited] if place.mode == "talk_ways" else leaves
 
     def nests_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:

@@ -59,6 +59,7 @@ class DeviceCase:
         found += ["exported_for_several"] * any(run.exported and isinstance(run, MeshRun) for run in self.runs)
         found += ["fails_in_region"] * (self.after_error == "stop")
         found += ["mixed"] * (bool(placings) and len(placings) < len(self.runs))
+        found += ["changes"] * any(run.change for run in self.runs)
         found += ["loose"] * any(loose_regions(run.program) for run in self.runs)
         found += ["skips"] * any(skipping_regions(run.program) - loose_regions(run.program) for run in self.runs)
         items = [item for sequence in self.sequences for item in sequence]

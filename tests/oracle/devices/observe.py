@@ -25,11 +25,9 @@ from tests.oracle.host import Host, Runner
 from tests.oracle.jax_ import to_jax
 from tests.oracle.language import REGISTERS, Failure, Run, State
 from tests.oracle.observe import Outcome, events_as_lines, failures_of, label_of_error, without_signed_zeros
+from tests.oracle.rings import in_new_thread
 from tests.oracle.runners import write_line
 from tests.oracle.tokens import seen_of
-
-ALL_DEVICES = -1
-"""Counts what all devices of a program have, in place of a device."""
 
 
 def expect(
@@ -46,9 +44,10 @@ def expect(
                 reading.lines.append(f"{item.label} {item.value}")
             continue
         state = state if item.state is None else item.state
+        if item.change:
+            reading.filters.change(item.change)
         try:
             placing = item.placing if isinstance(item, MeshRun) else None
-            reading.device = ALL_DEVICES if placing is not None else item.device or 0
             state = reading.run(item.program, state, number, placing)
             outcome.states.append(state)
             if reading.stopped:
@@ -58,6 +57,7 @@ def expect(
         number += 1
     reading.note_places()
     outcome.lines, outcome.errors = reading.lines, reading.failures
+    outcome.counts = reading.filters.counts()
     return outcome, reading.places
 
 
@@ -142,7 +142,10 @@ def _dispatch(sequence: Sequence[Item], runner: Runner, outcome: Outcome) -> Non
                 barrier()
             continue
         state = state if item.state is None else tuple(map(np.int32, item.state))
-        key = dataclasses.replace(item, state=None)
+        if item.change:
+            barrier()
+            in_new_thread(lambda item=item: runner.change(item.change))
+        key = dataclasses.replace(item, state=None, change="")
         if key not in jitted:
             jitted[key] = _jitted(item, runner, host)
         number = len(results)
@@ -154,6 +157,7 @@ def _dispatch(sequence: Sequence[Item], runner: Runner, outcome: Outcome) -> Non
         except runner.error as error:
             results.append(label_of_error(error, host))
     barrier()
+    outcome.counts = runner.counts()
     outcome.states = [state if isinstance(state, str) else tuple(int(value) for value in state) for state in results]
 
 

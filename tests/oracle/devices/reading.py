@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 
 from tests.oracle.devices.loose import loose_regions, skipping_regions
 from tests.oracle.language import DOMAINS, EFFECTS, MODULUS, PROGRAM_DOMAIN, Program, T, kinds_of_labels
-from tests.oracle.python_ import Point, Reading, Step
+from tests.oracle.python_ import Happening, Point, Reading, Step
 
 if TYPE_CHECKING:
     from tests.oracle.devices.placing import Placing
@@ -191,7 +192,9 @@ class DeviceReading(threading.local, Reading):
             raise errors[0]
         for rank, of_part in points.items():
             for number, place, lane, label_of_effect, happens in self._numbered(of_part, label in skipping):
-                noted = functools.partial(self._on_device, label, devices[rank], happens)
+                noted: Any = functools.partial(self._on_device, label, devices[rank], happens)
+                if isinstance(happens, Happening):
+                    noted = dataclasses.replace(happens, happens=noted, device=devices[rank])
                 # In a loose region lanes may be in branches that do not count the same: the line's place says more.
                 at = (*self._position, *(place if label in loose else (number,)), devices[rank])
                 self._points.append((at, lane, label_of_effect, noted))

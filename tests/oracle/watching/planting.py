@@ -81,6 +81,16 @@ def check_arrays(number: int) -> list[str]:
     return _compare(f, (x,), lambda: f"check_arrays({number}), of {x.dtype}")
 
 
+def check_lanes(number: int) -> list[str]:
+    """Checks a program on arrays under `vmap`: what is found is what the reading finds in the first lane with a bad
+    value."""
+    f, x = arrays.program(random.Random(number))
+    xs = jnp.stack([jnp.roll(x, shift) for shift in range(arrays.SIZE)])
+    in_lanes = ([f"{each} in lane ({lane},)" for each in _read(f, (x,))] for lane, x in enumerate(xs))
+    expected = next(filter(None, in_lanes), [])
+    return _watch(jax.vmap(fx.watch(f)), (xs,), expected, lambda: f"check_lanes({number}), of {x.dtype}")
+
+
 def check(case: Case) -> list[Outcome]:
     """Raises an AssertionError if `fx.watch` finds something else than the reading, or something where there is
     nothing.
@@ -89,28 +99,38 @@ def check(case: Case) -> list[Outcome]:
       What was expected: an error for the first bad value.
     """
     [run] = case.runs
-    check_arrays(zlib.crc32(describe(case).encode()))
+    number = zlib.crc32(describe(case).encode())
+    (check_arrays, check_lanes)[number % 2](number)
     f, args = to_jax(run.program, library(), Host(lambda _: None, {})), tuple(map(np.int32, (0, *(run.state or ()))))
     return [Outcome(errors=_compare(f, args, lambda: describe(case)))]
 
 
 def _compare(f: Any, args: tuple[Any, ...], describe: Callable[[], str]) -> list[str]:
     """What a reading finds, which is what `fx.watch` must find."""
+    return _watch(fx.watch(f), args, _read(f, args), describe)
+
+
+def _read(f: Any, args: tuple[Any, ...]) -> list[str]:
     traced = jax.make_jaxpr(f)(*args)
-    expected: list[str] = []
     with fx.capture(suppress=True):
         try:
             read(_jax.without_dead_code(traced), [*traced.consts, *args])
         except Bad as bad:
-            expected.append(str(bad))
+            return [str(bad)]
+    return []
+
+
+def _watch(watched: Any, args: tuple[Any, ...], expected: list[str], describe: Callable[[], str]) -> list[str]:
+    """Raises an AssertionError if a watched function finds something else than what is expected."""
 
     def watch() -> list[str]:
         with fx.capture(suppress=True):
             try:
-                fx.jit(fx.watch(f))(*args)
+                fx.jit(watched)(*args)
                 fx.effects_barrier()
             except fx.NonFinite as error:
-                return [str(Bad(error.operation, error.where, error.iteration))]
+                lane = f" in lane {error.lane}" * bool(error.lane)
+                return [f"{Bad(error.operation, error.where, error.iteration)}{lane}"]
         return []
 
     def compare(found: list[str]) -> list[str]:

@@ -1,0 +1,46 @@
+"""Some of the programs of `python -m tests.oracle --filters`, and what it must notice."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.oracle import compare, filters
+from tests.oracle.expressions import Name
+from tests.oracle.language import Program, Run
+from tests.oracle.runners import library
+from tests.oracle.statements.control import Fori
+from tests.oracle.statements.effects import Filtered
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_counts_and_lines_of_random_programs_are_those_of_a_reading(number: int) -> None:
+    """On one device and on several, by one thread and by several, while filters are changed."""
+    filters.check(filters.case_number(0, number))
+
+
+SHOWS = Program((), (Fori("i", 4, 4, (Filtered("shows", (Name("n"), Name("i")), 2, 0, False, None),)),))
+RUNS = [Run(SHOWS, (1, 2, 3), change=change) for change in ("", "off", "on", "level warning", "every 3")]
+
+
+def test_change_counts_from_the_next_dispatch_on() -> None:
+    """What is left out counts as what is shown does, and a level takes the place of the logger's."""
+    outcome = compare.check(RUNS)
+    assert outcome.lines == ["shows 0 0", "shows 0 2", "shows 2 0", "shows 2 2"]
+    assert outcome.counts == {"shows": (20, 4)}
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "a count": {"counts": lambda: {"shows": (20, 5)}},
+    "no count": {"counts": dict},
+    "a change": {"change": lambda how: None},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_reported(name: str) -> None:
+    """A count that is not the reading's, and a change that does nothing."""
+    with pytest.raises(AssertionError, match=r"`fx.sites` counts|\+shows 1 0"):
+        compare.check(RUNS, dataclasses.replace(library(), **WRONG[name]))
