@@ -183,7 +183,7 @@ def _without_effects(call: Any, partition: Any) -> Callable[..., Any]:
 
     def checked(*given: Any) -> Any:
         mesh, function, *shardings = partition(*given)
-        jitted = jax.jit(function, inline=True)
+        jitted = _jax.jit(function, inline=True)
 
         def lower(*args: Any) -> Any:
             jaxpr = jitted.trace(*args).jaxpr
