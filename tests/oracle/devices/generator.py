@@ -56,7 +56,7 @@ class DeviceGenerator(Generator):
         self.no_region_yet = True
 
     def leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
-        leaves = self.leaves
+        leaves = self.known_in_lanes(place, self.leaves)
         # In a region each device counts for itself, and of lanes on several devices it is not known which are there.
         if place.mode or place.lanes or "pmap" in self.forms:
             leaves = [leaf for leaf in leaves if leaf != self.filtered]
