@@ -380,7 +380,7 @@ class Traceable:
         return _without_partial(self.find_fun())
 
     def __repr__(self) -> str:  # by which JAX's messages call the function
-        return repr(self.__wrapped__)
+        return repr(self.find_fun())
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         runtime.streams.begin_trace()
