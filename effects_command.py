@@ -121,17 +121,17 @@ def _run_program(words: Sequence[str]) -> int:
 
 
 def _run_in(main: types.ModuleType, program: str, *arguments: str) -> int:
-    if program[:2] == "-m":
-        name, *arguments = [program[2:], *arguments] if len(program) > 2 else arguments
-        _set_arguments("-m", arguments, os.getcwd())
+    option = program[:2]
+    name, rest = (program[2:], arguments) if program[2:] else ("".join(arguments[:1]), arguments[1:])
+    if option == "-m":
+        _set_arguments("-m", rest, os.getcwd())
         runpy._run_module_as_main(name)  # type: ignore[attr-defined]
         return 0
-    if program[:2] == "-c":
-        text, *arguments = [program[2:], *arguments] if len(program) > 2 else arguments
-        _set_arguments("-c", arguments, "")
+    if option == "-c":
+        _set_arguments("-c", rest, "")
         if sys.version_info >= (3, 13):  # errors show its lines
-            linecache.cache["<string>"] = len(text), None, text.splitlines(keepends=True), "<string>"
-        exec(compile(text, "<string>", "exec", dont_inherit=True), vars(main))
+            linecache.cache["<string>"] = len(name), None, name.splitlines(keepends=True), "<string>"
+        exec(compile(name, "<string>", "exec", dont_inherit=True), vars(main))
         return 0
     if program == "-":
         _set_arguments("-", arguments, "")

@@ -74,11 +74,19 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
         for test in (
             *(inspect.isfunction, inspect.isroutine, inspect.ismethod, inspect.isbuiltin, inspect.isclass),
             *(inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction, inspect.isabstract),
-            *(inspect.ismethoddescriptor, inspect.isdatadescriptor, inspect.ismemberdescriptor, callable, bool, len, iter),
+            *(
+                inspect.ismethoddescriptor,
+                inspect.isdatadescriptor,
+                inspect.ismemberdescriptor,
+                callable,
+                bool,
+                len,
+                iter,
+            ),
         )
     },
     "hash": lambda f: hash(f) == hash(f),
-    "equal": lambda f: (f == f, f != f, f == 3),  # noqa: PLR0124
+    "equal": lambda f: (f == f, f != f, f == 3),
     "weak reference": lambda f: weakref.ref(f)() is f,
     "attribute": lambda f: (setattr(f, "mine", 3), f.mine, delattr(f, "mine"), hasattr(f, "mine")),
     "no attribute to delete": lambda f: delattr(f, "nothing"),
@@ -89,7 +97,7 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
     "wrapped by": lambda f: functools.wraps(f)(lambda x: x).__doc__,
     "of a class": lambda f: f.__get__(None, int) is f,
     "of an object": lambda f: (type(f.__get__(3)) is types.MethodType, f.__get__(3)()),
-    "as a method": lambda f: type("A", (int,), {"m": f})(3).m(),
+    "as a method": lambda f: type("A", (int,), {"m": f})(3).m()  # type: ignore[attr-defined],
     "tree": lambda f: jax.tree.leaves(f) == [f],
     "abstract": lambda f: isinstance(f, jax.stages.Wrapped),
     "called": lambda f: f(1),

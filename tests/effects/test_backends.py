@@ -18,6 +18,8 @@ QUIET = {
     "filter_jit": "import equinox; fx.filter_jit(lambda x: x)",
     "include_dir": "fx.include_dir()",
     "inspect": "fx.inspect(lambda x: x)",
+    "install": "fx.install(); jax.jit(lambda x: x)",
+    "uninstall": "fx.install(); fx.uninstall()",
     "jit": "fx.jit(lambda x: fx.print('{}', x)); fx.jit(static_argnums=0)(lambda n: n)",
     "jit-eval_shape": "fx.jit(lambda x: fx.print('{}', x)).eval_shape(jax.ShapeDtypeStruct((2,), 'int32'))",
     "nnx_jit": "from flax import nnx; fx.nnx_jit(lambda x: x)",
