@@ -97,7 +97,7 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
     "wrapped by": lambda f: functools.wraps(f)(lambda x: x).__doc__,
     "of a class": lambda f: f.__get__(None, int) is f,
     "of an object": lambda f: (type(f.__get__(3)) is types.MethodType, f.__get__(3)()),
-    "as a method": lambda f: type("A", (int,), {"m": f})(3).m()  # type: ignore[attr-defined],
+    "as a method": lambda f: type("A", (int,), {"m": f})(3).m(),  # type: ignore[attr-defined]
     "tree": lambda f: jax.tree.leaves(f) == [f],
     "abstract": lambda f: isinstance(f, jax.stages.Wrapped),
     "called": lambda f: f(1),
