@@ -39,6 +39,8 @@ from effects._model.effect import register_effect as register_effect
 from effects._model.effect import registered_effects as registered_effects
 from effects._model.function import register_callback as register_callback
 from effects._model.record import Record as Record
+from effects.dispatch.calling.install import install as install
+from effects.dispatch.calling.install import uninstall as uninstall
 from effects.dispatch.calling.jit import jit as jit
 from effects.dispatch.runtime.cells import follow_cells as _follow_cells
 from effects.dispatch.runtime.observe import add_handler as add_handler
@@ -159,6 +161,7 @@ __all__ = [
     "fori_loop_with_progress",
     "handlers",
     "inspect",
+    "install",
     "jit",
     "kernels",
     "log",
@@ -175,6 +178,7 @@ __all__ = [
     "sites",
     "stats",
     "testing",
+    "uninstall",
     "watch",
 ]
 """What people use every day, and the modules that have the rest."""

@@ -36,6 +36,7 @@ COMMANDS: list[Command] = [
         "Versions, devices, variables, settings and a self-test, as text for a bug report.",
         "effects._doctor",
     ),
+    Command("run", "Runs a Python program as it is, with `fx.jit` in place of `jax.jit`.", "effects_command"),
 ]
 """All subcommands, in the order in which `effects --help` lists them."""
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 import effects as fx
+import effects_command
 from effects import _lazy, _removed
 from effects._commands import COMMANDS, before_command
 
@@ -26,8 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         >>> from effects.cli import main
         >>> main(["demo"])  # doctest: +SKIP
     """
+    words = sys.argv[1:] if argv is None else [*argv]
+    if words[:1] == ["run"]:  # whose errors are the program's
+        return effects_command.run(words[1:])
     try:
-        status = _run(argv)
+        status = _run(words)
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # who reads has seen enough
@@ -35,10 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(words: Sequence[str]) -> int:
     for prepare in before_command:
         prepare()
-    words = sys.argv[1:] if argv is None else [*argv]
     chosen = next((word for word in words if not word.startswith("-")), "")
     parser = argparse.ArgumentParser("effects", description=fx.__doc__ and fx.__doc__.splitlines()[0])
     parser.add_argument("--version", action="version", version=f"token-effects {fx.__version__}")

@@ -145,7 +145,7 @@ def without_lanes(
     def body(*flat: Any) -> list[Any]:
         consts, rest, carry = flat[:cond_nconsts], flat[cond_nconsts:], flat[cond_nconsts + body_nconsts :]
         after = _jax.evaluate(body_jaxpr, rest)
-        lanes = jax.jit(goes_on)(*consts, *carry)
+        lanes = _jax.jit(goes_on)(*consts, *carry)
         return [
             jnp.where(jax.lax.expand_dims(lanes, range(lanes.ndim, new.ndim)), new, old)
             for new, old in zip(after, carry, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -28,8 +29,8 @@ S = TypeVar("S")
 @overload
 def jit(fun: Callable[P, R], /, **options: Unpack[JitOptions]) -> JitFunction[P, R]: ...
 @overload
-def jit(fun: None = None, /, **options: Unpack[JitOptions]) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
-def jit(fun: Any = None, /, **options: Any) -> Any:
+def jit(**options: Unpack[JitOptions]) -> Callable[[Callable[P, R]], JitFunction[P, R]]: ...
+def jit(*fun: Any, **options: Any) -> Any:
     """Compiles a function with effects. Takes the options of `jax.jit`; the result has its methods.
 
     Effects appear on the host in program order: within the program, and after those of the programs that the same
@@ -57,15 +58,19 @@ def jit(fun: Any = None, /, **options: Any) -> Any:
         >>> fx.effects_barrier()
         doubling 3
     """
-    if fun is None:
+    if len(fun) != 1:
+        _jax.jit(*fun, **options)  # which says what is wrong with these, if anything
         return functools.partial(jit, **options)
-    if (taken := with_program_of_ours(fun, options, jit)) is not None:
+    if (taken := with_program_of_ours(fun[0], options, jit)) is not None:
         return taken
-    return JitFunction(fun, options)
+    return JitFunction(fun[0], options)
+
+
+jit.__signature__ = inspect.signature(_jax.jit)  # type: ignore[attr-defined]
 
 
 class JitFunction(Dispatcher[P, R]):
-    """A function that `fx.jit` compiled."""
+    """A function that `fx.jit` compiled. It calls itself as JAX's do, which libraries look for."""
 
     def __init__(self, fun: Callable[..., Any], options: dict[str, Any]):
         functools.update_wrapper(self, fun)
@@ -74,6 +79,9 @@ class JitFunction(Dispatcher[P, R]):
         if callable(fun) and not isinstance(fun, staticmethod):  # others JAX refuses
             weakref.ref(fun)  # programs do not keep it alive. JAX raises this too, and crashes the second time
         programs = programs_of(fun, options)
+        for name_ in ("__name__", "__qualname__"):  # which JAX gives partial functions and objects, too
+            setattr(self, name_, getattr(programs.traced, name_))
+        self.__doc__ = getattr(fun, "__doc__", None) or ""
         super().__init__(name, programs.traced, programs.threaded, programs.traits, programs.plain)
 
     @overload
@@ -88,6 +96,10 @@ class JitFunction(Dispatcher[P, R]):
             return f"<PjitFunction of {vars(self)['__wrapped__']!r}>"
         except Exception:  # of the user's function, which may also have been taken away
             return "<PjitFunction>"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._fun)
 
     def __getstate__(self) -> dict[str, Any]:
         return self._without_tokens.__getstate__()
@@ -132,6 +144,10 @@ class JitFunction(Dispatcher[P, R]):
         devices a kind that is met late may make those before it take it anew. If the first call of a function turns
         out to have no effects, that kind counts twice."""
         return self._threaded._cache_size() + self._plain._cache_size()
+
+
+PjitFunction = JitFunction
+JitFunction.__name__ = JitFunction.__qualname__ = "PjitFunction"
 
 
 class JitCall(NamedTuple):

@@ -23,6 +23,7 @@ from effects._model.effect import domain_numbers, token_key, token_keys
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.holders import others
+from effects.lowering.native_module import native
 from effects.lowering.summary import Summary, summarize
 from effects.lowering.tokens import (
     TOKEN_NAME,
@@ -55,7 +56,7 @@ class JitOptions(TypedDict, total=False):
 
 
 def jit_with_tokens(
-    threaded: Callable[..., Any], jitted: Any, options: dict[str, Any], jit: Callable[..., Any] = jax.jit
+    threaded: Callable[..., Any], jitted: Any, options: dict[str, Any], jit: Callable[..., Any] = _jax.jit
 ) -> Any:
     """Jits a function of (runtime token, *args) that returns (results, output tokens).
 
@@ -197,7 +198,7 @@ def jit_with_all_tokens(fun: Callable[..., Any], options: dict[str, Any], keys: 
 
     It does not close. There is one token under each key.
     """
-    traceable = jax.jit(fun, **options)
+    traceable = _jax.jit(fun, **options)
 
     @functools.wraps(fun, updated=())
     def threaded(tokens: tuple[Any, ...], /, *args: Any, **kwargs: Any) -> Any:
@@ -269,10 +270,13 @@ def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., A
     library = type(fun).__module__.partition(".")[0]
     program = getattr(fun, name, None) if (name := _PROGRAMS.get(library)) else fun
     known = _jax.options_of_jit(program)
-    if known is None or (program is fun and (options or not known[1])):
+    is_ours = program is not fun and isinstance(program, native.QuickCalls)  # `jax.jit` was ours: `fx.install`
+    if not is_ours and (known is None or (program is fun and (options or not known[1]))):
         return None  # what `jax.jit` has compiled is called as it is: with options of the outer jit, as JAX does
     if options:
         raise TypeError(MSG_OPTIONS.format(fun=fun, names=", ".join(f"`{name}`" for name in options)))
+    if known is None:
+        return fun
     inner, options = known
     if program is fun:
         # Partition specs are of a mesh that `pjit` finds in the context of its call.
@@ -323,9 +327,9 @@ class Programs:
 
     def __init__(self, find_fun: Callable[[], Any], fun: Callable[..., Any], options: dict[str, Any]):
         """`find_fun`: finds `fun`, which is not kept alive."""
-        jax.jit(fun, **options)  # which says what is wrong with these, if anything
+        _jax.jit(fun, **options)  # which says what is wrong with these, if anything
         traceable = Traceable(find_fun, fun)
-        self.traced: Any = jax.jit(traceable, **options)
+        self.traced: Any = _jax.jit(traceable, **options)
         threaded = make_threaded(traceable, self.traced)
         self.threaded: Any = jit_with_tokens(threaded, self.traced, options, self._jit_threaded)
         self.plain: Any = _jax.guarded_jit(
@@ -338,7 +342,7 @@ class Programs:
 
     def _jit_threaded(self, threaded: Callable[..., Any], **options: Any) -> Any:
         return _jax.guarded_jit(
-            jax.jit(threaded, **options),
+            _jax.jit(threaded, **options),
             threaded,
             lambda args, kwargs: self._has_effects(args[1:], kwargs),
             (WRONG_PROGRAM_KIND, {}),
@@ -376,7 +380,7 @@ class Traceable:
         return _without_partial(self.find_fun())
 
     def __repr__(self) -> str:  # by which JAX's messages call the function
-        return repr(self.__wrapped__)
+        return repr(self.find_fun())
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         runtime.streams.begin_trace()

@@ -114,7 +114,8 @@ def callback(
         fn: The function. Called once for each time that the program gets here, and once for each lane of a `vmap`.
             Programs that leave this process take the name along that `fx.register_callback` gave it.
         result_shape_dtypes: A pytree of objects with a shape and a dtype, such as `jax.ShapeDtypeStruct`: what the
-            function returns, as arrays or Python numbers. None: nothing is waited for.
+            function returns, as arrays or Python numbers; arrays of 64 bits are taken for 32 where `jax_enable_x64` is
+            off. None: nothing is waited for.
         *args: Its positional arguments: pytrees of arrays; strings, numbers and None as they are. A mutable reference
             passes its value.
         ordered: Whether the call must come in program order. Unordered calls come when they come.

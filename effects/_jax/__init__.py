@@ -88,6 +88,7 @@ from effects._jax.dispatch import is_left_to_jax as is_left_to_jax
 from effects._jax.dispatch import is_ordered as is_ordered
 from effects._jax.dispatch import is_token_ready as is_token_ready
 from effects._jax.dispatch import jax_tokens as jax_tokens
+from effects._jax.dispatch import jit as jit
 from effects._jax.dispatch import log_callback as log_callback
 from effects._jax.dispatch import logs_failures as logs_failures
 from effects._jax.dispatch import lower_as_callback as lower_as_callback

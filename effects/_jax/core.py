@@ -10,6 +10,7 @@ import jax
 from jax._src import ad_util, core, literals, source_info_util, tree_util
 from jax._src import effects as jax_effects
 from jax._src import linear_util as lu
+from jax._src.api import jit
 from jax._src.interpreters import partial_eval as pe
 from jax._src.state.types import AbstractRef, RefEffect
 from jax._src.state.types import TransformedRef as TransformedRef
@@ -122,7 +123,7 @@ def evaluate_as_typed(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
     gives them to loops. Such a jaxpr becomes a function of its own, inside of which its types hold. It cannot be
     transposed: it would sum what is not to be."""
     if any(_varying(typeof(x)) != _varying(aval) for x, aval in zip(args, jaxpr.in_avals, strict=True)):
-        jaxpr = trace_to_jaxpr(jax.jit(core.jaxpr_as_fun(jaxpr)), jaxpr.in_avals, like=jaxpr)
+        jaxpr = trace_to_jaxpr(jit(core.jaxpr_as_fun(jaxpr)), jaxpr.in_avals, like=jaxpr)
     return evaluate(jaxpr, args)
 
 

@@ -121,7 +121,8 @@ def place(x: Any, placement: Placement) -> Any:
 
 def coordination_service() -> Any:
     """The client of the service by which the processes of `jax.distributed` agree; None in a process by itself."""
-    return distributed.global_state.client if jax.process_count() > 1 else None
+    state = distributed.global_state  # `jax.process_count` would make backends, ahead of a later `initialize`
+    return state.client if state.num_processes > 1 else None
 
 
 def run_id() -> str | None:

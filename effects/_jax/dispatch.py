@@ -13,6 +13,7 @@ from jax._src import config as jax_config
 from jax._src import core, debugging, dispatch, shard_map, sharding_impls
 from jax._src import effects as jax_effects
 from jax._src import mesh as jax_mesh
+from jax._src.api import jit as jit  # JAX's own, whatever `jax.jit` is by now
 from jax._src.interpreters import mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lib import _jax as _jaxlib
@@ -23,7 +24,7 @@ from jax._src.util import weakref_cache_key_types
 
 from effects._jax.core import JaxEffect, Primitive
 
-PjitFunction: Any = type(jax.jit(lambda: None))
+PjitFunction: Any = type(jit(lambda: None))
 
 _ARGUMENTS = ("static_argnums", "static_argnames", "donate_argnums", "donate_argnames")
 _SHARDINGS = ("in_shardings", "out_shardings")

@@ -172,10 +172,27 @@ def _take_result(leaf: Any, result: Operand) -> np.ndarray:
         return np.asarray(leaf, result.dtype).astype(result.stored)
     if not isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
         raise UnexpectedResults(f"{leaf!r} of type `{type(leaf).__name__}`", _describe(result))
+    is_wide = leaf.dtype in _WIDE and leaf.shape == result.shape
+    if is_wide and jax.dtypes.canonicalize_dtype(leaf.dtype) == result.dtype:  # x64 is off
+        leaf = _narrowed(np.asarray(leaf), result)
     if leaf.shape != result.shape or leaf.dtype != result.dtype:
         raise UnexpectedResults(_describe(leaf), _describe(result))
     value = np.asarray(leaf)
     return value if result.stored == result.dtype else value.astype(result.stored)
+
+
+_WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
+"""NumPy's usual types, which JAX has with `jax_enable_x64` alone."""
+
+
+def _narrowed(value: np.ndarray, result: Operand) -> np.ndarray:
+    """The array in the type of a result, as `io_callback` takes it; an error in place of numbers that do not fit."""
+    with np.errstate(all="ignore"):
+        narrow = value.astype(result.dtype)
+    fits = narrow == value if result.dtype.kind in "iu" else np.isfinite(narrow) >= np.isfinite(value)
+    if not np.all(fits):
+        raise UnexpectedResults(f"{_describe(value)} with numbers that are too large", _describe(result))
+    return narrow
 
 
 def _fits_float(number: Any, dtype: np.dtype) -> bool:

@@ -6,6 +6,7 @@ How it becomes part of a program stands in `lowering/`; how it happens at once, 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -85,15 +86,32 @@ def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], 
 def _effect_batch(
     axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, site: Site
 ) -> tuple[Sequence[Any], Sequence[Any]]:
-    """One record with lanes, replayed lane by lane, whether its operands differ between them or not."""
-    if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):
-        outs = effect_p.bind(*operands, site=site)
+    """One record with lanes, replayed lane by lane, whether its operands differ between them or not. JAX's own effects
+    happen once, as in JAX, if none of their operands differs."""
+    values = dims[0 if site.mask is None else 1 :]
+    if all(dim is None for dim in values) and (site.origin is not None or _jax.is_axis_of_tangents(axis_data)):
+        if len(values) == len(dims) or dims[0] is None:
+            outs = effect_p.bind(*operands, site=site)
+        else:
+            outs = _bind_in_any_lane(operands[0].any(dims[0]), operands[1:], site)
         return outs, [None] * len(outs)
     moved = [
         x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
     ]
     outs = effect_p.bind(*moved, site=site.with_lanes(axis_data.size, [dim is not None for dim in dims]))
     return outs, [0] * len(outs)
+
+
+def _bind_in_any_lane(active: Any, operands: Sequence[Any], site: Site) -> Sequence[Any]:
+    """The effect of a site with a mask, where the mask holds in some lane of an axis that the site does not have."""
+    if site.lanes:
+        return effect_p.bind(active, *operands, site=site)
+    site = dataclasses.replace(site, mask=None)  # which is for lanes
+
+    def skip(*_: Any) -> list[Any]:
+        return [jax.lax.full(aval.shape, 0, aval.dtype) for aval in result_avals(site)]
+
+    return jax.lax.cond(active, lambda *given: effect_p.bind(*given, site=site), skip, *operands)
 
 
 def _effect_transpose(cotangents: Any, *operands: Any, site: Site) -> Any:

@@ -61,7 +61,7 @@ def _done_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any]
 def _call_by_itself(primitive: Any, *operands: Any, **params: Any) -> Any:
     """Outside of all programs an operation is a program of its own."""
     with jax.disable_jit(False):
-        return jax.jit(functools.partial(primitive.bind, **params))(*operands)
+        return _jax.jit(functools.partial(primitive.bind, **params))(*operands)
 
 
 for _primitive in (async_start_p, async_update_p, async_done_p):

@@ -34,7 +34,7 @@ class _Loop:
 
 def _as_one_program(run: Callable[..., Any], *arrays: Any) -> Any:
     """Outside of programs a loop is a program with all of its bar, as one of JAX's loops is by itself."""
-    return (jax.jit(run) if _jax.is_outside_of_traces() else run)(*arrays)
+    return (_jax.jit(run) if _jax.is_outside_of_traces() else run)(*arrays)
 
 
 @_jax.for_users

@@ -9,10 +9,10 @@ from effects.lowering.sites import Line, LineFilter, known_sites
 
 MSG_RULE = (
     "`EFFECTS_SITES` in the environment has the rule {rule!r}. Rules are separated by semicolons, and each is a "
-    "pattern with `=off`, `=on`, `:every=100` or `:level=debug` behind it. Write, say, "
+    "pattern with `=off`, `=on`, `:every=100` or `:level=debug` behind it, or a space and `every=100`. Write, say, "
     "`train.py:31=off;model.py:every=100`."
 )
-_RULE = re.compile(r"(?P<pattern>.+?)(=(?P<turn>on|off)|:every=(?P<every>\d+)|:level=(?P<level>\w+))")
+_RULE = re.compile(r"(?P<pattern>.+?)([= ](?P<turn>on|off)|[: ]every=(?P<every>\d+)|[: ]level=(?P<level>\w+))")
 _CALL = "`EFFECTS_SITES` in the environment"
 
 

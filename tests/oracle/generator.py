@@ -147,10 +147,15 @@ class Generator(Leaves):
         return tuple(effects)
 
     def leaves_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
-        return self.leaves
+        return self.known_in_lanes(place, self.leaves)
 
     def first_leaves_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
-        return self.first_leaves
+        return self.known_in_lanes(place, self.first_leaves)
+
+    def known_in_lanes(self, place: Place, leaves: Sequence[Any]) -> Sequence[Any]:
+        """JAX's own effects happen once if no operand differs between lanes, which the interpreter does not know."""
+        of_jax = (self.jax_print, self.jax_print_ordered, self.jax_queued, self.jax_io, self.jax_sync)
+        return [leaf for leaf in leaves if leaf not in of_jax] if place.lanes else leaves
 
     def nests_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
         return self.nests

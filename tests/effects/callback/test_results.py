@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import io_callback
 
 import effects as fx
 from tests.helpers import meet_barrier
@@ -283,9 +284,35 @@ def test_results_of_a_type_that_fits_take_no_python(asked, returned, request):
     assert ("take_results" in called) == (request.node.callspec.params["path"] == "general")
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (0,)])
+@pytest.mark.parametrize("wide", ["int64", "uint64", "float64", "complex128"])
+def test_numbers_of_64_bits_are_taken_as_io_callback_takes_them(wide, shape, jit):
+    """Where JAX has no type of 64 bits, NumPy's are taken for half of that, in structures and lanes too."""
+    narrow = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(wide))
+
+    def answer(x):
+        value = np.full(shape, 1 / 3 if np.dtype(wide).kind in "fc" else 7, wide)
+        return value, [value[()]]
+
+    def f(call):
+        def of_lane(x):
+            return call(answer, (narrow, [narrow]), x)
+
+        return of_lane(jnp.float32(1)), jax.vmap(of_lane)(jnp.arange(2.0))
+
+    expected = jax.jit(lambda: f(io_callback))()
+    for ours in (f(fx.callback), jit(lambda: f(fx.callback))()):
+        jax.tree.map(np.testing.assert_array_equal, ours, expected)
+        assert jax.tree.map(lambda x: x.dtype, ours) == jax.tree.map(lambda x: x.dtype, expected)
+
+
 WRONG = [
     (F32, np.zeros(2, np.float32), r"float32\[2\]"),
-    (F32, np.float64(1), "float64"),
+    (F32, np.float64(1e300), "float64.*too large"),
+    (F32, np.int64(1), "int64"),
+    (INT, np.int64(-(2**31) - 1), "int64.*too large"),
+    (jax.ShapeDtypeStruct((2,), "uint32"), np.array([1, 2**32], np.uint64), "uint64.*too large"),
+    (jax.ShapeDtypeStruct((), "float16"), np.float64(1), "float64"),
     (F32, np.int32(1), "int32"),
     (INT, 1.5, "1.5"),
     (INT, 2**40, "1099511627776"),
@@ -301,7 +328,7 @@ WRONG = [
     (F32, [np.float32(1)], "expects"),
     ((F32, F32), np.float32(1), "expects"),
     ((F32, F32), (1.0, (1.0,)), "expects"),
-    ((F32, F32), (1.0, np.float64(1)), "float64"),
+    ((F32, F32), (1.0, np.float64([1])), "float64"),
     ({"a": F32}, {"b": 1.0}, "expects"),
     (F32, "text", "'text'"),
     (F32, 1j, "1j"),

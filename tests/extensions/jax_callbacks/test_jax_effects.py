@@ -115,6 +115,7 @@ PROGRAMS = {  # name -> (program, argument)
     ),
     "switch": (_switch, jnp.int32(0)),
     "vmap": (jax.vmap(lambda x: show("lane {}", x)), ROW),
+    "vmap of what is the same": (jax.vmap(lambda x: show("same")), ROW),
     "vmap in a loop": (
         lambda x: jax.lax.scan(lambda c, _: (c + 1, jax.vmap(lambda x: show("{}", x))(c)), x, None, 2),
         ROW,
@@ -159,7 +160,6 @@ def test_bytes_are_those_of_jax(name):
 
 JAXS_SEMANTICS = {  # what JAX's transformations make of effects, where ours make something else of them
     "grad of remat": (_grad(jax.checkpoint(lambda x: (show("{}", x), jnp.sin(x))[1])), X),
-    "vmap of what is the same": (jax.vmap(lambda x: show("same")), ROW),
     "while whose lanes end one by one": (
         jax.vmap(lambda x: jax.lax.while_loop(lambda x: x < 3, lambda x: (jax.debug.print("{}", x), x + 1)[1], x)),
         ROW * 4,

@@ -56,7 +56,7 @@ class DeviceGenerator(Generator):
         self.no_region_yet = True
 
     def leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
-        leaves = self.leaves
+        leaves = self.known_in_lanes(place, self.leaves)
         if not self._counts_at(place):
             leaves = [leaf for leaf in leaves if leaf != self.filtered]
         if not place.mode:

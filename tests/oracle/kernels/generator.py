@@ -95,7 +95,7 @@ class KernelGenerator(Generator):
 
     def leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
         if not place.kernel:
-            return self.leaves
+            return self.known_in_lanes(place, self.leaves)
         # Handlers of custom calls are given buffers of the device.
         without = (self.native, self.native_unordered, self.apart, self.optimization_barrier)
         leaves = [leaf for leaf in self.leaves if leaf not in without]

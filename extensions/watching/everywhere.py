@@ -1,0 +1,46 @@
+"""`effects run --watch`: what `jax.jit` compiles is watched."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from effects.dispatch.calling.install import install_as
+from effects.dispatch.calling.jit import jit
+from effects.extensions.watching.api import watch
+
+_is_watched = jax.make_user_context(False)
+"""Whether a function is traced that is watched. It is part of the keys of JAX's caches."""
+
+
+def install_watching() -> None:
+    """Makes `jax.jit` an `fx.jit` that watches each outermost function."""
+    install_as(_jit)
+
+
+@functools.wraps(jit)
+def _jit(fun: Any = None, /, **options: Any) -> Any:
+    if fun is None:
+        return functools.partial(_jit, **options)
+    try:
+        return jit(_watched(fun), **options)
+    except TypeError:  # no function, or one that is equal to none
+        return jit(fun, **options)
+
+
+@functools.lru_cache(1024)
+def _watched(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, watched. The same for each call, since JAX compiles a function once however often it is jitted."""
+    watching = watch(fun)
+
+    @functools.wraps(fun)
+    def outermost(*args: Any, **kwargs: Any) -> Any:
+        if _is_watched.value:
+            return fun(*args, **kwargs)
+        with _is_watched(True):
+            return watching(*args, **kwargs)
+
+    return outermost

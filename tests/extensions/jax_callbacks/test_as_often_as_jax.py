@@ -1,0 +1,223 @@
+"""How often JAX's own callbacks happen under `vmap` in `fx.jit`: as in `jax.jit`, but for lanes that are not there."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+import effects as fx
+
+LANES = jnp.arange(3, dtype=jnp.int32)
+I32 = jax.ShapeDtypeStruct((), jnp.int32)
+
+
+def _say(tag):
+    return lambda *values: print(tag, *(int(value) for value in values))
+
+
+def _answer(tag):
+    def answer(*values):
+        print(tag, *(int(value) for value in values))
+        return np.int32(7 + sum(values))
+
+    return answer
+
+
+def _print(tag, ordered, *values):
+    jax.debug.print(" ".join([tag, *["{}"] * len(values)]), *values, ordered=ordered)
+    return 0
+
+
+def _callback(tag, ordered, *values):
+    jax.debug.callback(_say(tag), *values, ordered=ordered)
+    return 0
+
+
+def _save(tag, ordered, *values):
+    io_callback(_say(tag), None, *values, ordered=ordered)
+    return 0
+
+
+def _ask(tag, ordered, *values):
+    return io_callback(_answer(tag), I32, *values, ordered=ordered)
+
+
+KINDS = {"print": _print, "callback": _callback, "io_callback": _save, "io_callback with result": _ask}
+
+
+def _all(do, lane, same):
+    """An effect without operands, and with operands that are constant, the same in all lanes, and different."""
+    number = do("none")
+    for tag, values in {"const": (5,), "same": (same,), "lane": (lane,), "both": (same, lane)}.items():
+        number += do(tag, *values)
+    return number
+
+
+def _plain(do, lane, same):
+    return _all(do, lane, same)
+
+
+def _scan(do, lane, same):
+    return jax.lax.scan(lambda c, i: (c + _all(do, lane, same + i), c), jnp.int32(0), jnp.arange(2))
+
+
+def _carried(do, lane, same):
+    return jax.lax.scan(lambda c, i: (c + 1 + _all(do, c, same), lane), lane, None, 2)
+
+
+def _while(do, lane, same):
+    return jax.lax.while_loop(lambda c: c[0] < 2, lambda c: (c[0] + 1, c[1] + _all(do, lane, same)), (0, jnp.int32(0)))
+
+
+def _cond(do, lane, same):
+    return jax.lax.cond(same > 0, lambda: jnp.int32(_all(do, lane, same)), lambda: jnp.int32(do("not")))
+
+
+def _switch(do, lane, same):
+    return jax.lax.switch(same, [lambda: jnp.int32(0), lambda: jnp.int32(_all(do, lane, same)), lambda: jnp.int32(2)])
+
+
+def _inner_jit(do, lane, same):
+    return jax.jit(lambda lane, same: _all(do, lane, same))(lane, same)
+
+
+def _remat(do, lane, same):
+    return jax.checkpoint(lambda lane, same: _all(do, lane, same))(lane, same)
+
+
+def _fori_in_cond(do, lane, same):
+    return jax.lax.cond(same > 0, lambda: jax.lax.fori_loop(0, 2, lambda i, c: c + _all(do, lane, same), 0), lambda: 0)
+
+
+def _vmap_inside(do, lane, same):
+    return jax.vmap(lambda inner: _all(do, inner, same) + _all(do, lane, same))(jnp.arange(2, dtype=jnp.int32))
+
+
+def _scan_of_vmap(do, lane, same):
+    return jax.lax.scan(lambda c, _: (c + 1, jax.vmap(lambda x: _all(do, x, c))(jnp.arange(2))), same, None, 2)
+
+
+def _custom_jvp(do, lane, same):
+    f = jax.custom_jvp(lambda lane, same: _all(do, lane, same))
+    f.defjvp(lambda primals, tangents: (f(*primals), 0))
+    return f(lane, same)
+
+
+NESTS = [
+    *(_plain, _scan, _carried, _while, _cond, _switch, _inner_jit, _remat, _fori_in_cond),
+    *(_vmap_inside, _scan_of_vmap, _custom_jvp),
+]
+
+
+def _program(kind, nest, ordered, in_axes=(0, None)):
+    def do(tag, *values):
+        return kind(tag, ordered, *values)
+
+    return jax.vmap(lambda lane, same: nest(do, lane, same), in_axes)
+
+
+@pytest.mark.parametrize("nest", NESTS, ids=lambda nest: nest.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+def test_as_often_as_in_jax(kind, nest, lines):
+    """An effect happens once, however many lanes there are, unless an operand differs between them; results too are
+    those of JAX. What JAX refuses, to order an effect or to have an `io_callback` in a loop or a branch there, happens
+    as often as an unordered `jax.debug.callback`."""
+    for ordered in (False, True):
+        results: list[object] = []
+
+        def run(jit, kind, ordered, results=results):
+            results.append(jit(_program(kind, nest, ordered))(LANES, jnp.int32(1)))
+
+        for as_jax_can in [(KINDS[kind], ordered), (KINDS[kind], False), (_callback, False)]:
+            try:
+                expected = lines(run, jax.jit, *as_jax_can)
+                break
+            except Exception as error:  # JAX raises a bare one, too
+                assert re.search("(?i)ordered|IO effect not supported in vmap", str(error))
+        assert collections.Counter(lines(run, fx.jit, KINDS[kind], ordered)) == collections.Counter(expected)
+        if as_jax_can[0] is KINDS[kind]:
+            jax.tree.map(np.testing.assert_array_equal, *results)
+
+
+def _count(wanted):
+    return collections.Counter(itertools.chain.from_iterable([line] * count for line, count in wanted.items()))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_branches_that_some_lanes_take(kind, ordered, lines):
+    """What does not differ happens once, if some lane takes its branch; all else in the lanes that take it."""
+
+    def nest(do, lane, same):
+        def taken(lane, same):
+            return jnp.int32(_all(do, lane, same))
+
+        def never(lane, same):
+            return jnp.int32(do("never") + do("never", lane))
+
+        return jax.lax.switch(jnp.minimum(lane, 1) + 0 * same, [lambda *_: jnp.int32(0), taken, never], lane, same)
+
+    ours = lines(lambda: fx.jit(_program(KINDS[kind], nest, ordered))(LANES, jnp.int32(1)))
+    by_lane = {"same 1": 2, "lane 1": 1, "lane 2": 1, "both 1 1": 1, "both 1 2": 1}
+    assert collections.Counter(ours) == _count({"none": 1, "const 5": 1, **by_lane})
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_loops_whose_lanes_end_one_by_one(kind, ordered, lines):
+    """What does not differ happens once in each iteration that some lane comes to; all else in the lanes that do."""
+
+    def nest(do, lane, same):
+        return jax.lax.while_loop(
+            lambda c: c[0] < lane, lambda c: (c[0] + 1, c[1] + _all(do, lane, same)), (0, jnp.int32(0))
+        )[0]
+
+    ours = lines(lambda: fx.jit(_program(KINDS[kind], nest, ordered))(LANES, jnp.int32(9)))
+    by_lane = {"lane 1": 1, "lane 2": 2, "both 9 1": 1, "both 9 2": 2}
+    assert collections.Counter(ours) == _count({"none": 2, "const 5": 2, "same 9": 2, **by_lane})
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_branches_of_one_axis_and_operands_of_another(ordered, lines):
+    """The axes of two `vmap`s are looked at one by one."""
+
+    def nest(do, outer, inner):
+        return jax.lax.cond(outer > 0, lambda: jnp.int32(do("none")), lambda: jnp.int32(do("not")))
+
+    def beside(do, outer, inner):
+        def taken(x):
+            return jnp.int32(do("inner", x) + do("none"))
+
+        return jax.vmap(lambda inner: jax.lax.cond(outer > 0, taken, lambda x: x, inner))(jnp.arange(2))
+
+    for kind in KINDS.values():
+        both = jax.vmap(_program(kind, nest, ordered, (None, 0)), (0, None))
+        assert lines(lambda both=both: fx.jit(both)(LANES, LANES)) == ["not", "none"]
+        ours = lines(lambda kind=kind: fx.jit(_program(kind, beside, ordered))(LANES, jnp.int32(0)))
+        assert collections.Counter(ours) == _count({"inner 0": 2, "inner 1": 2, "none": 1})
+
+
+def test_results_do_not_differ_between_lanes(lines):
+    """What a callback returned once is the same in all lanes, so that it may be returned as it is; ours may not."""
+
+    def run(jit, call):
+        f = jax.vmap(lambda x: (x, call()), out_axes=(0, None))
+        return jit(f)(LANES)
+
+    by_jax = [run(jit, lambda: io_callback(_answer("asked"), I32)) for jit in (jax.jit, fx.jit)]
+    jax.tree.map(np.testing.assert_array_equal, *by_jax)
+    with pytest.raises(ValueError, match="out_axes"):
+        run(fx.jit, lambda: fx.callback(_answer("asked"), I32))
+
+
+def test_ours_are_one_for_each_lane(lines):
+    """An effect of this library happens in every lane, whatever its operands are."""
+    f = fx.jit(jax.vmap(lambda x: (fx.print("same"), fx.callback(_say("called"), None), x)[2]))
+    assert lines(f, LANES) == ["same"] * 3 + ["called"] * 3
