@@ -32,18 +32,16 @@ def test_random_programs_are_read_as_they_were_recorded(options: list[str]) -> N
     assert done.returncode == 0 and "failed: 0" in done.stdout, done.stdout + done.stderr
 
 
-_BEGINNING = pytest.mark.xfail(reason="`diff` takes a record at the overwritten beginning for one more", strict=True)
-
-
-@pytest.mark.parametrize(
-    "kind",
-    ["value", "moved", pytest.param("left out", marks=_BEGINNING), pytest.param("added", marks=_BEGINNING)],
+FULL = Case(
+    (Run(Program((), tuple(Effect("ordered", f"e{number}", (Name("a"),)) for number in range(30))), (1, 2, 3)),)
 )
-def test_diff_finds_place_in_files_that_are_full(kind: str) -> None:
+
+
+@pytest.mark.parametrize("fill", [0.8, 1.5, 6])
+@pytest.mark.parametrize("kind", mutating.MUTATIONS)
+def test_diff_finds_place_in_files_that_are_full(kind: str, fill: float) -> None:
     """Files that have kept their newest records only."""
-    body = tuple(Effect("ordered", f"e{number}", (Name("a"),)) for number in range(30))
-    case = Case((Run(Program((), body), (1, 2, 3)),))
-    assert mutating.check_cut(case, random.Random(0), kind, "newest", 1.5) == 2
+    assert mutating.check_cut(FULL, random.Random(0), kind, fill) == 2
 
 
 def _records() -> list[dict[str, Any]]:

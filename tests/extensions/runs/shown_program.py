@@ -51,6 +51,13 @@ class Point(collections.namedtuple("Point", ["x", "y"])):
     """A pytree with names."""
 
 
+class Corner(Point):
+    """A pytree with names and a text of its own."""
+
+    def __repr__(self) -> str:
+        return f"<{self.x} | {self.y}>"
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class Layer:
@@ -269,6 +276,7 @@ def others() -> None:
     _met(fx.jit(lambda x: fx.print("{:.{}}", x, jnp.int32(9))), 1)  # which fails
     _met(fx.jit(lambda x: fx.print("{0.w} {0}", Layer(x))), 1)
     _met(fx.jit(lambda x: fx.log("own", x=[Layer(x)])), 1)
+    _met(fx.jit(lambda x: fx.print("{}", {"a": Corner(x, 2)})), 1)
 
     def kernel(x_ref: Any, o_ref: Any) -> None:
         fx.print("kernel {:>9} {grid}", x_ref[0])

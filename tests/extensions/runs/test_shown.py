@@ -73,10 +73,11 @@ def test_every_kind_of_effect_has_a_line(tmp_path):
     for line in lines:
         assert line in unshown or any(text in line for text in texts), line
     reasons = ["made (ValueError('Precision not allowed in ", "its program knows `Layer`] '{0.w", "`Layer`] 'own' x=[["]
+    reasons.append("its program knows `Corner`] '{}' {'a': ")
     for line, reason in zip(unshown, reasons, strict=True):
         assert reason in line and re.search(r" shown_program.py:\d+$", line)
     assert done.returncode == 0
-    assert done.stderr.decode().splitlines()[-1].startswith("3 records not shown as in their program")
+    assert done.stderr.decode().splitlines()[-1].startswith("4 records not shown as in their program")
     assert show("--strict", path).returncode == show("--strict", "--json", path).returncode == 1
 
     for effect in sorted(KINDS):
