@@ -262,7 +262,8 @@ class _Comparison:
             else:
                 site.only_a, site.only_b, in_step = len(a or ()), len(b or ()), False
         parting = None if in_step else self._parting(sites)
-        return Difference(self._names, sorted(sites, key=_first_place), parting, self._begin)
+        sites.sort(key=lambda site: site.first.place if site.first else (np.inf,))
+        return Difference(self._names, sites, parting, self._begin)
 
     def _compare(self, site: SiteDifference, a: Table, b: Table) -> bool:
         """Compares the records of a line. Returns whether they stand at the same places in both runs."""
@@ -375,10 +376,6 @@ class _Comparison:
         return Parting(thread=int(first[0]), call=int(first[4]), device=int(first[2]), a=one, b=other)
 
 
-def _first_place(site: SiteDifference) -> tuple[float, ...]:
-    return site.first.place if site.first else (np.inf,)
-
-
 def _values(table: Table, row: int) -> dict[str, np.ndarray]:
     """The arguments of one record, each with an axis of one record ahead."""
     for rows, columns in table.columns:
@@ -390,10 +387,6 @@ def _values(table: Table, row: int) -> dict[str, np.ndarray]:
 
 def _of_columns(tables: tuple[Table, Table], rows: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[Any, Any, Any]]:
     """Which of the rows that correspond are in the same columns, and these columns of both."""
-    if len(tables[0].columns) == len(tables[1].columns) == 1:
-        [(_, a)], [(_, b)] = (table.columns for table in tables)
-        yield np.arange(len(rows[0])), _take(a, rows[0]), _take(b, rows[1])
-        return
     places = []
     for table, of in zip(tables, rows, strict=True):
         block, at = np.zeros(len(table), np.int32), np.zeros(len(table), np.int64)

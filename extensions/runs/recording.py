@@ -122,11 +122,6 @@ class Recording:
         self._writing = writing
         self._process = os.getpid()
 
-    @property
-    def lost(self) -> int:
-        """How many records have found no room: larger than half of the file, or than 4 GiB."""
-        return native.lost_of_recording()
-
     def close(self) -> None:
         """Ends the recording, whose file then takes what its records need. A second call does nothing, nor does one in
         a forked child."""
@@ -173,7 +168,7 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL) -> Recordin
             keeps the newest records, at least half of `max_bytes`.
 
     Returns:
-        The recording, with `lost` and `close()`.
+        The recording, with `close()`.
 
     Raises:
         OSError: if the file cannot be written, has no room on the disk, or is another process's recording.

@@ -22,7 +22,8 @@ _HEADINGS = ("line", "both have", "differ", "first", "largest", "last", "only A"
 
 def report(difference: Difference) -> str:
     """The most important first."""
-    return "\n".join([*_summary(difference), *_table(difference)])
+    begin = [BEGIN.format(calls=errors.counted(difference.begin, "call"))] if difference.begin else []
+    return "\n".join([*_summary(difference), *begin, *_table(difference)])
 
 
 def _summary(difference: Difference) -> Iterator[str]:
@@ -30,12 +31,8 @@ def _summary(difference: Difference) -> Iterator[str]:
     a, b = difference.names
     if difference.equal:
         yield f"{a} and {b} are equal: {compared} at {errors.counted(len(difference.sites), 'line')}"
-    else:
-        yield from (f"A: {a}", f"B: {b}")
-    if difference.begin:
-        yield BEGIN.format(calls=errors.counted(difference.begin, "call"))
-    if difference.equal:
         return
+    yield from (f"A: {a}", f"B: {b}")
     differing = sum(site.differing for site in difference.sites)
     yield f"{differing} of {compared} that both have differ." if differing else f"{compared} that both have are equal."
     first, largest = difference.first, difference.largest

@@ -201,13 +201,9 @@ def trace(run: Run, path: str | os.PathLike[str]) -> None:
         >>> [event["args"] for event in events if event["ph"] == "C"]
         [{'loss': 0.5}]
     """
-    _write(Timeline(run), path)
-
-
-def _write(timeline: Timeline, path: str | os.PathLike[str]) -> None:
-    if any(os.path.realpath(each.path) == os.path.realpath(path) for each in timeline.run.processes):
+    if any(os.path.realpath(each.path) == os.path.realpath(path) for each in run.processes):
         raise OSError("it is a file of the run")
-    encode = json.JSONEncoder(allow_nan=False).encode
+    timeline, encode = Timeline(run), json.JSONEncoder(allow_nan=False).encode
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [')
         for at, event in enumerate(_trace_events(timeline)):

@@ -32,9 +32,8 @@ def test_random_programs_are_read_as_they_were_recorded(options: list[str]) -> N
     assert done.returncode == 0 and "failed: 0" in done.stdout, done.stdout + done.stderr
 
 
-FULL = Case(
-    (Run(Program((), tuple(Effect("ordered", f"e{number}", (Name("a"),)) for number in range(30))), (1, 2, 3)),)
-)
+MANY = Program((), tuple(Effect("ordered", f"e{number}", (Name("a"),)) for number in range(30)))
+FULL = Case((Run(MANY, (1, 2, 3)),))
 
 
 @pytest.mark.parametrize("fill", [0.8, 1.5, 6])

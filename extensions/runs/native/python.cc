@@ -34,7 +34,6 @@ static const Extension runs_extension([](nb::module_ &m) {
       },
       nb::arg("path"), nb::arg("max_bytes"), nb::arg("inode").none(), without_lock);
   m.def("stop_recording", [] { runs::writer().close(); }, without_lock);
-  m.def("lost_of_recording", [] { return runs::writer().lost(); }, without_lock);
   m.def(
       "describe_site",
       [](uint64_t site, const std::string &text) { return runs::writer().describe(runs::kSite, site, text); },

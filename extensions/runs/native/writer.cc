@@ -60,14 +60,6 @@ int Create(const std::string &path, std::optional<uint64_t> inode) {
   }
 }
 
-int Allocate(int file, uint64_t size) {
-#if defined(__linux__)
-  return ::posix_fallocate(file, 0, static_cast<off_t>(size));
-#else
-  return ::ftruncate(file, static_cast<off_t>(size)) == 0 ? 0 : errno;
-#endif
-}
-
 std::byte *RecordsOf(FileHeader *file) { return reinterpret_cast<std::byte *>(file) + kPage; }
 
 constexpr uint64_t kPiece = 1 << 20;
@@ -143,7 +135,7 @@ bool Writer::open(const std::string &path, uint64_t capacity, std::optional<uint
   const uint64_t segment = capacity / kSegments / kPage * kPage;
   end_ = kPage + segment * kSegments;
   // All room is taken now: a page that finds none later would end the process.
-  if (const int error = Allocate(file.number, end_); error != 0) {
+  if (const int error = ::posix_fallocate(file.number, 0, static_cast<off_t>(end_)); error != 0) {
     ::unlink(path.c_str());
     Throw(error);
   }
@@ -232,12 +224,6 @@ bool Writer::describe(Kind kind, uint64_t site, std::string_view text) {
   }
   file.lost.fetch_add(1, std::memory_order_relaxed); // so that readers say that records are missing
   return false;
-}
-
-uint64_t Writer::lost() {
-  std::lock_guard lock(mutex_);
-  FileHeader *const header = mapped_.load(std::memory_order_relaxed);
-  return header == nullptr ? 0 : header->lost.load(std::memory_order_relaxed);
 }
 
 // A thread of its own.

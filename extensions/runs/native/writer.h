@@ -31,7 +31,6 @@ public:
   void close();
   // Appends what describes records, before any that needs it. Returns false if the file system has no room.
   bool describe(Kind kind, uint64_t site, std::string_view text);
-  uint64_t lost();
 
   void take(const RecordHeader &header, const Span *spans, size_t count) noexcept override;
 

@@ -1,8 +1,8 @@
 """Storms of threads, devices and processes that are killed while they record.
 
-Threads call random programs of the oracle's, whose prints have random formats, until the process kills itself at a random
-line. What was printed is in its file. What is in the file is what each thread and device prints, from the first line on or,
-where the file is full, from a later one on, without a hole; or how many places are not whole is counted.
+Threads call random programs of the oracle's, whose prints have random formats, until the process kills itself at a
+random line. What was printed is in its file. What is in the file is what each thread and device prints, from the first
+line on or, where the file is full, from a later one on, without a hole; or the places that are not whole are counted.
 
 python -m tests.extensions.runs.storms 200 --processes 3
 """
@@ -20,7 +20,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,19 +48,20 @@ TURNS = 2  # of the loop in a region
 _CHILD = "start()\nfrom tests.extensions.runs.storms import record_until\n"
 
 
-def format_of(label: str, count: int) -> str:
-    """The format of a label with so many numbers."""
+def format_of(label: str, are_whole: Iterable[bool]) -> str:
+    """The format of a label with these numbers."""
     numbers = random.Random(label)
-    return " ".join([label, *(numbers.choice(FORMATS) for _ in range(count))])
+    return " ".join([label, *(numbers.choice(FORMATS) if is_whole else "{}" for is_whole in are_whole)])
 
 
-def line_of(label: str, *values: int) -> str:
-    """A print as Python writes it."""
-    return format_of(label, len(values)).format(*values)
+def line_of(label: str, *values: int | str) -> str:
+    """A print as Python writes it. What is no whole number is text."""
+    return format_of(label, [isinstance(value, int) for value in values]).format(*values)
 
 
 def emit(ordered: bool, label: str, operands: Sequence[Any]) -> None:
-    fx.print(format_of(label, len(operands)), *operands, ordered=ordered)
+    fmt = format_of(label, [jnp.issubdtype(jnp.result_type(each), jnp.integer) for each in operands])
+    fx.print(fmt, *operands, ordered=ordered)
 
 
 @functools.cache
@@ -129,7 +130,9 @@ def _printed(seed: str, process: int, thread: int, device: int, turns: range) ->
     for turn in turns:
         if device < 0:
             yield line_of(f"p{process}t{thread}I", turn)
-            yield from (line_of(label, *map(int, values)) for label, *values in lines)
+            yield from (
+                line_of(label, *(int(each) if "." not in each else each for each in values)) for label, *values in lines
+            )
         else:
             yield line_of(f"p{process}R", device + 2 * turn)
             yield from (line_of(f"p{process}L", device + 2 * turn, i) for i in range(TURNS))

@@ -304,8 +304,8 @@ def test_beginning_that_is_overwritten(tmp_path):
     """Of a file that keeps the newest records, the calls that it has whole are compared with those of the same numbers.
     It does not matter what the process had called before it was recorded. The report says how much is left out."""
     code = FULL + (
-        "record('cut', 30); record('whole', 30, max_bytes=whole); record('bad', 30, 28); record('early', 30, 2, 1, whole)\n"
-        "record('long', 40); record('short', 20); record('two', 30, threads=2)\n"
+        "record('cut', 30); record('whole', 30, max_bytes=whole); record('bad', 30, 28)\n"
+        "record('early', 30, 2, 1, whole); record('long', 40); record('short', 20); record('two', 30, threads=2)\n"
         "f = fx.jit(lambda: jax.lax.fori_loop(0, 3000, lambda i, _: fx.log('turn', x=i), None))\n"
         "with fx.record(FOLDER + 'call', max_bytes=1 << 16), fx.capture(suppress=True): f()"
     )

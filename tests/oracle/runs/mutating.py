@@ -224,7 +224,7 @@ _RECORD = 112  # bytes of a usual record
 def check_cut(case: AnyCase, rng: random.Random, kind: str, fill: float) -> int:
     """Checks what `diff` finds where files of the smallest size are full.
 
-    The dispatches of the case are repeated until they fill the file so many times. The last repetition has the mutation.
+    The dispatches of the case are repeated until they fill the file so many times. The last repetition is mutated.
 
     Returns:
       How many diffs it has checked: none of a case that may differ from itself, or has too many records or too few.
