@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from jax.sharding import PartitionSpec as P
 
 import effects as fx
 from tests.environment import xla_flags
@@ -121,6 +122,49 @@ def test_kernel_that_accumulates_in_another_order(order, record):
         [site] = found.sites
         assert site.compared == 64 and site.first.iteration == 0 and site.differing > 60
         assert 0 < site.last.distance < 1e-4
+
+
+PRINTS = [[f"{place}{number} {{}}" for number in range(3)] for place in ("before", "in", "behind")]
+
+
+@pytest.mark.parametrize("kind", ["value", "moved", "left out", "added"])
+@pytest.mark.parametrize("place", range(3), ids=["before", "in", "behind"])
+def test_change_around_a_region_is_found_in_its_place(place, kind, record):
+    """Where devices have effects for themselves, and where they have them in common; and it is found nowhere else."""
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    old = PRINTS[place][1]
+
+    def program(prints, off=0):
+        def show(texts, x):
+            for text in texts:
+                fx.print(text, x + off * (text == old))
+
+        @fx.jit
+        def f(x):
+            show(prints[0], x.sum())
+            x = jax.shard_map(lambda x: (show(prints[1], x[0]), x)[1], mesh=mesh, in_specs=P("d"), out_specs=P("d"))(x)
+            show(prints[2], x.sum())
+
+        return f
+
+    texts = [*PRINTS[place]]
+    match kind:
+        case "moved":
+            texts[1:] = texts[:0:-1]
+        case "left out":
+            del texts[1]
+        case "added":
+            texts.insert(1, "new {}")
+    changed = program([*PRINTS[:place], texts, *PRINTS[place + 1 :]], off=int(kind == "value"))
+    x, count = jnp.arange(2), 2 if place == 1 else 1
+    found = fx.runs.diff(record(program(PRINTS), x), record(changed, x))
+    different = {site.title: (site.differing, site.only_a, site.only_b) for site in found.sites if site.differs}
+    wanted = {"value": {old: (count, 0, 0)}, "left out": {old: (0, count, 0)}, "added": {"new {}": (0, 0, count)}}
+    assert different == wanted.get(kind, {}) and not found.equal
+    if kind == "value":
+        assert found.parting is None
+    else:
+        assert {old, "new {}"} & {found.parting.a.title, found.parting.b.title}
 
 
 SYNC = """

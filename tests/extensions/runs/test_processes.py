@@ -73,15 +73,30 @@ def test_children_have_files_of_their_own(how, order, tmp_path):
     """A child that has effects has a file, beside its parent's, and no other child has. Nothing is overwritten."""
     if how == "fork" and order == "parent first":
         pytest.skip("a child has no effects that is forked behind its parent's first")
+    check_children(how, order, tmp_path)
+
+
+def check_children(how: str, order: str, folder: Path, slip: str = "") -> None:
     before, after = PARENT if order == "parent first" else "pass", "pass" if order == "children only" else PARENT
-    code = CHILDREN.format(how=how, imports="import effects", before=before, after=after)
-    run_program(tmp_path, code, {"EFFECTS_RUN": "run.fx"})
-    found = read_all(tmp_path)
+    code = CHILDREN.format(how=how, imports=f"import effects\n{slip}", before=before, after=after)
+    run_program(folder, code, {"EFFECTS_RUN": "run.fx"})
+    found = read_all(folder)
     parents = ["parent 1"] * ((before == PARENT) + (after == PARENT))
     assert sorted(found.values()) == sorted([["child 1"], ["child 1"], *[parents] * bool(parents)])
     assert found["run.fx"] == (parents if order == "parent first" else ["child 1"])
     assert all(name == "run.fx" or (name.startswith("run-") and name.endswith(".fx")) for name in found)
-    assert all(fx.runs.read(path).processes[0].is_closed for path in tmp_path.glob("*.fx"))
+    assert all(fx.runs.read(path).processes[0].is_closed for path in folder.glob("*.fx"))
+
+
+@pytest.mark.parametrize("order", ["parent first", "children first"])
+def test_child_that_takes_its_parents_file_is_noticed(order, tmp_path):
+    """A slip in which all processes of a run have one name for their files."""
+    slip = (
+        "import effects.extensions.runs.recording as module\n"
+        "module._ProcessRecording._files = lambda self: [(self._path, None)]"
+    )
+    with pytest.raises(AssertionError, match="child 1"):
+        check_children("subprocess", order, tmp_path, slip)
 
 
 FORKED = """

@@ -192,13 +192,17 @@ def check(case: AnyCase, rng: random.Random, kinds: Sequence[str] = MUTATIONS) -
     repeated = repeatable(case)
     if repeated is None:
         return 0
-    case, before = repeated, lines_of(repeated)
-    programs = [*dict.fromkeys(run.program for run in case.runs)]
-    found = [mutation for program in programs for mutation in mutations(program)]
-    chosen = []
-    for kind in kinds:
-        if of_kind := [mutation for mutation in found if mutation.kind == kind]:
-            chosen.append(rng.choice(of_kind))
+    found = [mutation for program in _programs(repeated) for mutation in mutations(program)]
+    of_kinds = ([mutation for mutation in found if mutation.kind == kind] for kind in kinds)
+    return _check_each(repeated, [rng.choice(each) for each in of_kinds if each])
+
+
+def _programs(case: AnyCase) -> list[Program]:
+    return [*dict.fromkeys(run.program for run in case.runs)]
+
+
+def _check_each(case: AnyCase, chosen: Sequence[Mutation]) -> int:
+    before = lines_of(case)
     with tempfile.TemporaryDirectory() as folder:
         first, second = Path(folder, "a.fx"), Path(folder, "b.fx")
         record(case, first)
@@ -209,7 +213,7 @@ def check(case: AnyCase, rng: random.Random, kinds: Sequence[str] = MUTATIONS) -
             answer = reader().ask("diff", str(first), str(second))
             if complaints := compare(mutation, before, lines_of(other), answer):
                 title = "itself" if mutation is None else f"{mutation.kind} {mutation.labels}"
-                programs = [mutation.program, mutation.changed] if mutation else programs
+                programs = [mutation.program, mutation.changed] if mutation else _programs(case)
                 sources = [render(program) for program in programs]
                 raise AssertionError("\n".join([f"diff with {title}:", *complaints, "", *sources]))
     return len(others)
