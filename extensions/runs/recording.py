@@ -56,7 +56,6 @@ class _Writing:
     def __init__(self, path: str):
         self.path = path
         self._described: set[int] = set()
-        self._calls: list[tuple[int, int]] = []  # of each thread the first one's number
         self.holder: Callable[[], object] = lambda: None  # of a `with` block, or the process: none takes its place
 
     def start(self, max_bytes: int, inode: int | None = None) -> bool:
