@@ -19,7 +19,10 @@ REMOVED: dict[str, str] = {
     "effects.testing.assert_same_run(ulp=)": (
         "Pass a part of the larger number, `rtol=1e-6`, or a difference, `atol=1e-6`."
     ),
-    "effects doctor --json": "It prints a line for each fact and each check, `name: value`.",
+    "effects tail --plot": (
+        "Follow the lines, `effects tail --json run.fx`, or draw columns: `fx.runs.read(path).columns(line)`."
+    ),
+    "effects tail --sites": "Count records by line again and again: `watch effects show --stats run.fx`.",
     "effects trace --profile": (
         "Open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
     ),
@@ -30,6 +33,7 @@ REMOVED: dict[str, str] = {
     "effects.runs.trace(profile=)": (
         "Leave it out, and open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
     ),
+    "fx.record(keep=)": "Leave it out: a full file keeps its newest records. Give `max_bytes` for all of them.",
     "fx.add_handler(after_error=)": "Record the run with `fx.record`, whose file has what was not carried out.",
     "fx.Comparison": "Read `fx.jit(f).lower(x).compile().as_text()` of the function with its effects and of the one "
     "without.",
@@ -47,7 +51,7 @@ REMOVED: dict[str, str] = {
         "docs/how-to/services.md, NumPy's archives."
     ),
     "fx.ParquetHandler": (
-        "Record a run with `fx.record(path)`, and give `fx.runs.read(path).table(line)` to "
+        "Record a run with `fx.record(path)`, and give `pyarrow.table(fx.runs.read(path).columns(line))` to "
         "`pyarrow.parquet.write_table`: docs/how-to/services.md, Parquet."
     ),
     "fx.StructlogHandler": (

@@ -184,6 +184,11 @@ class Stream:
         """The numbers of the epochs whose calls have not returned, of all threads."""
         return self.dispatching
 
+    def oldest_unreturned(self) -> int:
+        """The number of the oldest call that has not returned, or else of the next one."""
+        newest = self._native.newest_call
+        return min([0 if newest is None else newest[0] + 1, *self.unreturned()])
+
     def thread_of(self, number: int) -> object:
         """What stands for the thread that opened an epoch, where the stream is not one thread's."""
         return None

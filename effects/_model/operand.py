@@ -300,6 +300,9 @@ def read_leaf(description: str | dict[str, Any]) -> Operand | Static:
     return Static(bytes.fromhex(value) if kind == "bytes" else value)
 
 
+_USUAL_TEXT = collections.namedtuple("_", ()).__repr__.__code__
+
+
 def describe_tree(tree: Any) -> Any:
     if tree is None:
         return None
@@ -313,7 +316,9 @@ def describe_tree(tree: Any) -> Any:
     if type_ in (list, tuple):
         return {type_.__name__: children}
     if issubclass(type_, tuple) and (fields := getattr(type_, "_fields", None)) is not None:
-        return {"namedtuple": [type_.__name__, fields, children]}
+        has_usual_text = getattr(type_.__repr__, "__code__", None) is _USUAL_TEXT
+        has_usual_text &= (type_.__str__, type_.__format__) == (tuple.__str__, tuple.__format__)
+        return {"namedtuple" if has_usual_text else "other namedtuple": [type_.__name__, fields, children]}
     return "none" if type_ is type(None) else {"other": [_own_name(type_), children]}
 
 
@@ -343,11 +348,11 @@ def _read_key(description: Any) -> Any:
 
 
 def nodes_unknown_elsewhere(description: Any) -> set[str]:
-    """Types of a tree's nodes that another process reads as lists, from the tree's description."""
+    """Types of a tree's nodes whose text another process does not know, from the tree's description."""
     if not isinstance(description, dict):
         return set()
     [(kind, value)] = description.items()
-    own = {value[0]} if kind == "other" else set()
+    own = {value[0]} if kind in ("other", "other namedtuple") else set()
     return own.union(*map(nodes_unknown_elsewhere, value if kind in ("list", "tuple") else value[-1]))
 
 
@@ -364,7 +369,7 @@ def read_tree(description: Any, leaf: object) -> Any:
         keys, children = value
         pairs = zip(map(_read_key, keys), (read_tree(child, leaf) for child in children), strict=True)
         return dict(pairs) if kind == "dict" else collections.OrderedDict(pairs)
-    if kind == "namedtuple":
+    if kind in ("namedtuple", "other namedtuple"):
         name, fields, children = value
         return _namedtuple(name, tuple(fields))(*(read_tree(child, leaf) for child in children))
     children = [read_tree(child, leaf) for child in (value[1] if kind == "other" else value)]

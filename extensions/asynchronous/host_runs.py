@@ -21,9 +21,9 @@ import numpy as np
 from effects import _errors as errors
 from effects._model.callback import HostCall, take_results
 from effects._model.function import HostFunction, register_callback
-from effects._model.record import Record, site_of
+from effects._model.record import Record, number_of_device, site_of
 from effects._model.where import Where
-from effects._model.wire import EPOCH, PLAIN_THREAD, STREAM, thread_of
+from effects._model.wire import EPOCH, PLAIN_THREAD, STREAM, Kind, stream_of, thread_of
 from effects.dispatch.runtime.background import MSG_NO_THREAD, Workers
 from effects.dispatch.runtime.beside import Beside
 from effects.dispatch.runtime.failures import HostRunFailed, ProgramKey
@@ -90,6 +90,8 @@ class HostRuns(Beside):
                 self._runs |= runs
                 self._unended |= {id(run): run for run in runs.values()}
                 if runs:
+                    name = f"{site.content.title} at {site.where}"
+                    native.note(Kind.OPERATION, _noted(key), device=number_of_device(record), text=name)
                     self._begun.setdefault(key[:3], collections.deque(maxlen=_REMEMBERED)).append(key.number)
                 self._came.notify_all()
             for run in runs.values():
@@ -133,9 +135,7 @@ class HostRuns(Beside):
         finally:
             del self._awaited[me]
 
-    def _take(self, record: Record, ticket: Any) -> RunningHostCall:
-        number = int(ticket[0]) << 12 | int(ticket[1])
-        key = _key(record, number, int(ticket[2]))
+    def _take(self, key: _Key) -> RunningHostCall:
         # The start comes from the thread of one device, and the done perhaps from that of a faster one: then the start
         # is still to come.
         while True:
@@ -145,20 +145,24 @@ class HostRuns(Beside):
                 begun = self._begun.get(key[:3], ())
             if (started := native.started_operations(*key[:2])) is None:
                 raise RuntimeError(MSG_DEVICE_FAILED)
-            if not 0 < number <= started or number in begun:
+            if not 0 < key.number <= started or key.number in begun:
                 raise RuntimeError(MSG_UNKNOWN_RUN)
             native.set_offer_urgent()  # another thread of the drain takes the start
             with self._came:
                 self._came.wait_for(lambda: key in self._runs, _LOOK)
 
     def done(self, ticket: Any, *, record: Record) -> Any:
-        run = self._take(record, ticket)
+        key = _key(record, int(ticket[0]) << 12 | int(ticket[1]), int(ticket[2]))
+        run = self._take(key)
         native.set_offer_urgent()  # the function may wait for the drain
         stream = run.wait_for_stream()
+        # A run file has here what the function has called, also ahead of this.
+        native.note(Kind.BEGUN, record.token, site_of(record).id, number_of_device(record), f"{stream.thread} held")
         with self._awaiting(run):
             stream.let_go()
             run.wait_for_end()
             runtime.drain.wait_for_nested(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
+        native.note(Kind.OPERATION_DONE, _noted(key), device=number_of_device(record))
         call = site_of(record).content
         assert isinstance(call, HostCall)
         try:
@@ -223,6 +227,11 @@ def _key(record: Record, number: int, lane: int) -> _Key:
     # Operations of programs that JAX dispatched are numbered as those of one.
     epoch = 0 if thread == PLAIN_THREAD else record.token[EPOCH]
     return _Key(thread, epoch, record.device, number, lane)
+
+
+def _noted(key: _Key) -> tuple[int, ...]:
+    """How a run file names an operation."""
+    return stream_of(key.thread), key.epoch, 0, key.number
 
 
 def _never_done(count: int, program: str, runs: Sequence[RunningHostCall]) -> str:

@@ -11,7 +11,7 @@ register_command(
 )
 register_command(
     "tail",
-    "Follows a run while it is recorded: lines, curves of fields, or a table of sites.",
+    "Follows a run while it is recorded.",
     "effects.extensions.runs.tail",
 )
 register_command(

@@ -4,7 +4,9 @@ Records correspond if they are of the same line, in the same call, of the same d
 takes part, and no number that another version of the program has otherwise, or the same one on other devices:
 
 - Lines are those of equal effect and title. They may have moved.
-- Calls are counted by thread, without those that have no line in common with the other run.
+- Threads are those that have the same records, or else most of the same lines.
+- Calls are counted by thread from the beginning of the recording, without those that have no line in common with the
+  other run. If a file has overwritten its beginning, they begin with the first one that both runs have whole.
 - A device counts in a region only: elsewhere all devices have the same.
 - An iteration is how many records of the line came before, in the same call, device and lane.
 
@@ -24,10 +26,10 @@ import numpy as np
 
 from effects import _removed
 from effects._model.where import Where
-from effects.extensions.runs.reading import Run, RunError, no_site, read
+from effects.extensions.runs.reading import Run, RunError, no_site, read, tell_missing
 from effects.extensions.runs.report import report
 from effects.extensions.runs.tables import ORDER, Table, aligned, codes_of, distinct, key_of
-from effects.extensions.runs.values import Tolerance, differ, distance, ulps
+from effects.extensions.runs.values import Tolerance, differ, distance
 from effects.extensions.sites.lines import Pattern
 
 
@@ -49,7 +51,6 @@ class Pair:
         b: What the other has.
         index: Where they differ most. None if they have different shapes.
         distance: How much: the absolute difference. Infinite if that is no number.
-        ulp: The same in units in the last place of the narrower type; None if they are no floats.
         count: How many elements differ.
     """
 
@@ -66,7 +67,6 @@ class Pair:
     b: np.ndarray | None
     index: tuple[int, ...] | None
     distance: float
-    ulp: float | None
     count: int
     place: tuple[int, ...] = dataclasses.field(default=(), repr=False)  # in program order
 
@@ -86,7 +86,6 @@ class SiteDifference:
         first: The first that differ, in program order; None if none do.
         largest: Those that differ most.
         last: The last that differ.
-        growth: Of the records that differ: which of the compared ones they are, and by how much.
     """
 
     effect: str
@@ -99,7 +98,6 @@ class SiteDifference:
     first: Pair | None = None
     largest: Pair | None = None
     last: Pair | None = None
-    growth: tuple[np.ndarray, np.ndarray] = dataclasses.field(default=(np.zeros(0, int), np.zeros(0)), repr=False)
 
     @property
     def differs(self) -> bool:
@@ -134,11 +132,13 @@ class Difference:
         names: What the runs are called.
         sites: Each line, in the order of the first difference; those that do not differ come last.
         parting: Where programs part; None if both runs have the same effects in the same order.
+        begin: How many calls of the first ones were not compared, since a file keeps the newest records only.
     """
 
     names: tuple[str, str]
     sites: list[SiteDifference]
     parting: Parting | None
+    begin: int = 0
 
     @property
     def equal(self) -> bool:
@@ -211,7 +211,8 @@ def diff(
         only: A line, as `fx.sites` takes it: `"train.py:31"`. Others are left out.
 
     Raises:
-        RunError: if a run cannot be read, or neither has a site that is meant.
+        RunError: if a run cannot be read, neither has a site that is meant, or a file lacks records in such a way that
+            nobody can say which ones correspond.
 
     Example:
         >>> import effects as fx, pathlib, tempfile
@@ -240,7 +241,7 @@ class _Comparison:
     def __init__(self, runs: list[Run], tolerance: Tolerance, only: str | None):
         self._tolerance = tolerance
         self._names = (runs[0]._path, runs[1]._path)
-        self._pairs, self._lanes = aligned(runs)
+        self._pairs, self._lanes, self._begin = aligned(runs)
         if only is None:
             return
         pattern = Pattern.read(only, "only")
@@ -261,7 +262,8 @@ class _Comparison:
             else:
                 site.only_a, site.only_b, in_step = len(a or ()), len(b or ()), False
         parting = None if in_step else self._parting(sites)
-        return Difference(self._names, sorted(sites, key=_first_place), parting)
+        sites.sort(key=lambda site: site.first.place if site.first else (np.inf,))
+        return Difference(self._names, sites, parting, self._begin)
 
     def _compare(self, site: SiteDifference, a: Table, b: Table) -> bool:
         """Compares the records of a line. Returns whether they stand at the same places in both runs."""
@@ -308,7 +310,6 @@ class _Comparison:
         at = rows[0][which]
         order = np.lexsort([getattr(one, name)[at] for name in reversed(ORDER)])
         which, apart = which[order], apart[order]
-        site.growth = which, apart
         chosen = (which[at] for at in (0, int(np.argmax(apart)), -1))
         site.first, site.largest, site.last = (
             self._pair(site, one, other, int(rows[0][i]), int(rows[1][i]), nth) for i in chosen
@@ -319,23 +320,21 @@ class _Comparison:
         pair = Pair(
             site.effect, site.title, a.site.where, thread=place[0], call=int(a.call[row_a]), iteration=int(nth[row_a]),
             device=place[5], lane=self._lanes[place[6]], argument="", a=None, b=None, index=None, distance=-1.0,
-            ulp=None, count=0, place=place,
+            count=0, place=place,
         )  # fmt: skip
         one, other = _values(a, row_a), _values(b, row_b)
         for name in dict.fromkeys([*one, *other]):
             x, y = one.get(name), other.get(name)
-            found: tuple[Any, ...] = (np.inf, None, None, 0)
+            found: tuple[Any, ...] = (np.inf, None, 0)
             if x is not None and y is not None and x.shape == y.shape:
                 different = differ(x, y, self._tolerance)
                 if not different.any():
                     continue
                 apart = np.where(different, distance(x, y), -1)
                 at = np.unravel_index(int(np.argmax(apart)), x.shape)
-                in_ulps = ulps(x, y)
-                ulp = None if in_ulps is None else float(in_ulps[at])
-                found = (float(apart[at]), tuple(int(i) for i in at[1:]), ulp, int(different.sum()))
+                found = (float(apart[at]), tuple(int(i) for i in at[1:]), int(different.sum()))
             if found[0] > pair.distance:
-                pair.distance, pair.index, pair.ulp, pair.count = found
+                pair.distance, pair.index, pair.count = found
                 pair.argument = name
                 pair.a, pair.b = (None if value is None else np.asarray(value[0], value.dtype) for value in (x, y))
         return pair
@@ -377,10 +376,6 @@ class _Comparison:
         return Parting(thread=int(first[0]), call=int(first[4]), device=int(first[2]), a=one, b=other)
 
 
-def _first_place(site: SiteDifference) -> tuple[float, ...]:
-    return site.first.place if site.first else (np.inf,)
-
-
 def _values(table: Table, row: int) -> dict[str, np.ndarray]:
     """The arguments of one record, each with an axis of one record ahead."""
     for rows, columns in table.columns:
@@ -392,10 +387,6 @@ def _values(table: Table, row: int) -> dict[str, np.ndarray]:
 
 def _of_columns(tables: tuple[Table, Table], rows: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[Any, Any, Any]]:
     """Which of the rows that correspond are in the same columns, and these columns of both."""
-    if len(tables[0].columns) == len(tables[1].columns) == 1:
-        [(_, a)], [(_, b)] = (table.columns for table in tables)
-        yield np.arange(len(rows[0])), _take(a, rows[0]), _take(b, rows[1])
-        return
     places = []
     for table, of in zip(tables, rows, strict=True):
         block, at = np.zeros(len(table), np.int32), np.zeros(len(table), np.int64)
@@ -481,7 +472,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """Shows how two runs differ. Returns 0 if they are equal, 1 if they differ, and 2 if that can't be said."""
     try:
-        difference = diff(options.a, options.b, rtol=options.rtol, atol=options.atol, only=options.only)
+        runs = [read(path) for path in (options.a, options.b)]
+        for run in runs:
+            tell_missing(run)
+        difference = diff(*runs, rtol=options.rtol, atol=options.atol, only=options.only)
     except RunError as error:
         print(error, file=sys.stderr)
         return 2

@@ -10,7 +10,6 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._model.record import Record
-from effects._model.site import Site
 from effects._model.wire import INDEX, PHASE, PLAIN_THREAD, Kind
 from effects.extensions.runs.reading import Event, Process, Run
 
@@ -134,7 +133,12 @@ class _Found:
                 if each.closed_at is None or not each.has_returned or each in launched
             ],
             "callbacks": [
-                {"name": _title(each.site), "line": _where(each.site), "device": each.device, "begun": each.time}
+                {
+                    "name": "?" if each.site is None else each.site.content.title,
+                    "line": "a line that is not described" if each.site is None else str(each.site.where),
+                    "device": each.device,
+                    "begun": each.time,
+                }
                 for each in begun[Kind.BEGUN]
             ],
             "operations": [
@@ -259,14 +263,6 @@ def _place(record: Record) -> dict[str, Any]:
 
 def _shown_place(of: dict[str, Any]) -> str:
     return f"the `{of['effect']}` at {of['line']} ({errors.beginning(of['text'])})"
-
-
-def _title(site: Site | None) -> str:
-    return "?" if site is None else site.content.title
-
-
-def _where(site: Site | None) -> str:
-    return "a line that is not described" if site is None else str(site.where)
 
 
 def _ago(end: float, begin: float) -> str:

@@ -8,7 +8,6 @@ import functools
 import itertools
 import json
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -16,9 +15,10 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from effects import _errors as errors
 from effects._model.content import Composite
 from effects._model.effect import Effect
-from effects._model.record import Part, Record, Records, as_numpys, records_of
+from effects._model.record import Part, Record, Records, records_of
 from effects._model.site import Site
 from effects._model.text import NativeRows, plan_of_line
 from effects._model.wire import ALL_DEVICES, EPOCH, FIRST_GPU, STREAM, Kind, thread_of
@@ -31,6 +31,7 @@ MSG_UNREADABLE = (
     "name of the file, or record the run again."
 )
 LEFT_OUT = "{path} is left out: {why}."
+UNWHOLE = "{path}: {what} left out."
 UNDESCRIBED = "it does not say of which process it is"
 MSG_EMPTY_FOLDER = (
     "The folder {path} has no run files. If EFFECTS_RUN names a folder, each process writes a file there whose name "
@@ -47,10 +48,6 @@ MSG_NO_SITE = (
 
 MSG_COLUMNS = (
     "The records of {site} in {path} have different arguments. Columns are of one line. Name the line more closely."
-)
-MSG_ARROW = (
-    "`run.table` needs pyarrow, which cannot be imported ({error}). Tables are Arrow's, whose library is installed on "
-    "request. Run `pip install pyarrow`, or take the arrays that `run.columns` returns."
 )
 
 _AT_A_TIME = 1 << 12
@@ -122,6 +119,7 @@ class Process:
     is_written: bool = False
     is_closed: bool = False
     began: float = dataclasses.field(default=0.0, repr=False)
+    calls: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)  # by thread: the first one's number
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
     print_options: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
@@ -334,11 +332,6 @@ class Run(Sequence[Record]):
         """The last so many records; lanes count as one."""
         return self._of(self._records.last(count), self._chosen)
 
-    def last_of_sites(self) -> Iterator[Record]:
-        """The last record of each site."""
-        for number in self.sites:
-            yield from self._of(self._records.select([number], None, None, 0.0), self._chosen).last(1)
-
     def _of(self, records: native.RunRecords, chosen: frozenset[int] | None) -> Run:
         return Run(self.processes, self.sites, records, self._path, self.left_out, chosen)
 
@@ -388,34 +381,6 @@ class Run(Sequence[Record]):
             for name, value in (place | values).items():
                 chosen.setdefault(name, []).append(value)
         return {name: np.asarray(values) for name, values in chosen.items()}
-
-    def table(self, site: str) -> Any:
-        """The same as a table of Arrow's, from which pandas makes a frame: `run.table("train.py:31").to_pandas()`.
-
-        Raises:
-            ImportError: if there is no pyarrow.
-            RunError: as `columns` does.
-        """
-        try:
-            import pyarrow
-        except ImportError as error:
-            raise ImportError(MSG_ARROW.format(error=error), name="pyarrow") from error
-        columns = self.columns(site)
-        return pyarrow.table({name: _arrow_column(name, column, pyarrow) for name, column in columns.items()})
-
-
-def _arrow_column(name: str, column: np.ndarray, arrow: Any) -> Any:
-    """A column as an array of Arrow's: the `time` as a timestamp, complex numbers as two, what has axes as lists."""
-    if name == "time":
-        return arrow.array(np.rint(column * 1e6).astype(np.int64)).cast(arrow.timestamp("us", "UTC"))
-    column = as_numpys(column)
-    if column.dtype.kind == "c":
-        column = np.stack([np.real(column), np.imag(column)], -1)
-    values = arrow.array(column.reshape(-1).tolist() if column.dtype.kind in "US" else column.reshape(-1))
-    for axis in range(column.ndim - 1, 0, -1):
-        count, size = int(np.prod(column.shape[:axis])), column.shape[axis]
-        values = arrow.ListArray.from_arrays(np.arange(count + 1, dtype=np.int32) * size, values)
-    return values
 
 
 _KINDS = {*Kind}
@@ -485,7 +450,7 @@ def _open_all(paths: Sequence[str | os.PathLike[str]], processes: list[Process])
         if path in opened:
             continue
         try:
-            file = _open(path)
+            file = native.RunFile(path)
         except (OSError, RuntimeError, ValueError) as error:
             error = error.strerror if isinstance(error, OSError) else error
             if is_named:
@@ -499,22 +464,6 @@ def _open_all(paths: Sequence[str | os.PathLike[str]], processes: list[Process])
     return left_out
 
 
-def _open(path: str) -> native.RunFile:
-    status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is no file")  # to open a pipe would wait for a writer
-    file = native.RunFile(path)
-    with open(path, "rb") as bytes_of:
-        capacity = int.from_bytes(bytes_of.read(_END_OF_CAPACITY)[_CAPACITY:], "little")
-    if status.st_size < _PAGE + capacity and not file.is_written:
-        raise ValueError("it is cut ahead of what describes its records")
-    return file
-
-
-_CAPACITY, _END_OF_CAPACITY, _PAGE = 16, 24, 4096
-"""Where a file has the size of its records, and where these begin: see `native/format.h`."""
-
-
 def no_site(path: str, said: str, sites: Iterable[Site]) -> str:
     """The message for a line or an effect that no site has."""
     files = ", ".join(sorted({site.where.file for site in sites})) or "no file"
@@ -522,9 +471,22 @@ def no_site(path: str, said: str, sites: Iterable[Site]) -> str:
     return MSG_NO_SITE.format(path=path, said=said, files=files, effects=effects)
 
 
-def tell_left_out(run: Run) -> None:
-    """Names the files of a folder that could not be read."""
-    for line in run.left_out:
+def missing(run: Run) -> list[str]:
+    """A line for each file that could not be read, or not all of it."""
+    lines = [*run.left_out]
+    for process in run.processes:
+        if process.torn:
+            places = errors.counted(process.torn, "place")
+            lines.append(UNWHOLE.format(path=process.path, what=f"what is not whole in {places}"))
+        if process.lost:
+            records = errors.counted(process.lost, "record")
+            lines.append(UNWHOLE.format(path=process.path, what=f"{records} without room"))
+    return lines
+
+
+def tell_missing(run: Run) -> None:
+    """Writes these lines to the error output."""
+    for line in missing(run):
         print(line, file=sys.stderr)
 
 
@@ -542,7 +504,7 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
             said = json.loads(text)
             process.number, process.count, process.run = said["process"], said["process_count"], said["run"]
             process.command, process.began = tuple(said["command"]), said["time"]
-            process.places = dict(said["devices"])
+            process.places, process.calls = dict(said["devices"]), dict(said.get("calls", ()))
             here = np.get_printoptions()
             options = said.get("print_options", {}).items()
             process.print_options = {name: value for name, value in options if here.get(name) != value}

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax
+from effects import _jax, _removed
 from effects._commands import run_before_commands
 from effects._model.device import PLATFORMS
 from effects._model.filter import LOGGER
@@ -30,10 +30,6 @@ from effects.lowering.sites import known_sites
 MSG_MAX_BYTES = (
     "`fx.record` was given `max_bytes={max_bytes}`. The file has room for so many bytes of records, from {least} to "
     "{most}. Pass, say, `max_bytes=64 << 20`."
-)
-MSG_KEEP = (
-    "`fx.record` was given `keep={keep}`. A file that is full keeps the newest records, or the first ones. Pass "
-    "`keep='newest'` or `keep='first'`."
 )
 MSG_SECOND = (
     "`fx.record` was called while this process records into {path}. A process records into one file at a time. End the "
@@ -62,7 +58,7 @@ class _Writing:
         self._described: set[int] = set()
         self.holder: Callable[[], object] = lambda: None  # of a `with` block, or the process: none takes its place
 
-    def start(self, max_bytes: int, keep: str, inode: int | None = None) -> bool:
+    def start(self, max_bytes: int, inode: int | None = None) -> bool:
         """False if another process records into the file. No signal's handler may run in here, nor in `end`."""
         with _lock:
             if _running and _running[0].holder() is not None:
@@ -71,11 +67,12 @@ class _Writing:
                 other.end()
             note_functions = runtime.drain.note_functions  # raises in a child that has no effects
             try:
-                if not native.start_recording(self.path, max_bytes, keep == "newest", inode):
+                if not native.start_recording(self.path, max_bytes, inode):
                     return False
             except RuntimeError as error:
                 raise self.unwritable(str(error), max_bytes) from None
             _running.append(self)
+            self._calls = [(stream.thread, stream.oldest_unreturned()) for stream in runtime.streams.all()]
             note_functions(True)
             known_sites.listen(self.describe)
             for site in known_sites.all():
@@ -89,7 +86,7 @@ class _Writing:
         """Before a program can be called that has the site. If it is interrupted, that is lowered again."""
         if self not in _running or site.id in self._described:
             return
-        is_there = bool(self._described) or native.describe_process(json.dumps(_process()))
+        is_there = bool(self._described) or native.describe_process(json.dumps({**_process(), "calls": self._calls}))
         if is_there and native.describe_site(site.id, site.description):
             self._described.add(site.id)
         else:
@@ -124,17 +121,6 @@ class Recording:
         self._writing = writing
         self._process = os.getpid()
 
-    @property
-    def lost(self) -> int:
-        """How many records have found no room: the file is full and keeps the first, or one is larger than its half, or
-        than 4 GiB."""
-        return native.lost_of_recording()
-
-    def sync(self) -> None:
-        """Returns when what has been recorded is on the disk, so that it outlives a power cut. It outlives the process
-        in any case."""
-        native.sync_recording()
-
     def close(self) -> None:
         """Ends the recording, whose file then takes what its records need. A second call does nothing, nor does one in
         a forked child."""
@@ -165,7 +151,8 @@ _lock = threading.RLock()
 """Held while a recording begins or ends."""
 
 
-def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL, keep: str = "newest") -> Recording:
+@_removed.without_arguments("fx.record", "keep")
+def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL) -> Recording:
     """Records the effects of this process into a run file, which `effects show` and `effects.runs.read` read.
 
     Each effect is written as its device publishes it, with its place in program order, its time and all of its values,
@@ -176,11 +163,11 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL, keep: str =
     Args:
         path: The file. One that exists is kept under another name, with the first free number behind it: `run.fx.1`.
         max_bytes: How many bytes of records it has room for. It takes them on the disk at once, so that a disk that
-            fills up later does no harm. Descriptions of sites come on top, some hundred bytes each.
-        keep: What a full file keeps: `"newest"`, at least the newest half of `max_bytes`; or `"first"`.
+            fills up later does no harm. Descriptions of sites come on top, some hundred bytes each. A file that is full
+            keeps the newest records, at least half of `max_bytes`.
 
     Returns:
-        The recording, with `lost`, `sync()` and `close()`.
+        The recording, with `close()`.
 
     Raises:
         OSError: if the file cannot be written, has no room on the disk, or is another process's recording.
@@ -196,12 +183,10 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL, keep: str =
     """
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not _LEAST <= max_bytes <= _MOST:
         raise ValueError(MSG_MAX_BYTES.format(max_bytes=errors.shown(max_bytes), least=_LEAST, most=_MOST))
-    if keep not in ("newest", "first"):
-        raise ValueError(MSG_KEEP.format(keep=errors.shown(keep)))
     _process_recording.begin()
     writing = _Writing(os.path.abspath(os.fspath(path)))
     try:
-        if not uninterrupted(lambda: writing.start(max_bytes, keep)):
+        if not uninterrupted(lambda: writing.start(max_bytes)):
             raise writing.unwritable(_ANOTHER, max_bytes)
         return Recording(writing)
     except BaseException:
@@ -257,7 +242,7 @@ class _ProcessRecording:
                 try:
                     if not os.path.exists(os.path.dirname(path)):
                         os.makedirs(os.path.dirname(path), exist_ok=True)
-                    if writing.start(_USUAL, "newest", inode):
+                    if writing.start(_USUAL, inode):
                         self._writing, error = writing, None
                         break
                     error = writing.unwritable(_ANOTHER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +13,17 @@ from effects._model.wire import FIRST_NESTED_THREAD, PLAIN_THREAD
 if TYPE_CHECKING:
     from effects.extensions.runs.diff import Difference, Pair, Parting, SiteDifference
 
+BEGIN = (
+    "The first {calls} and what callbacks and programs of plain jax.jit had are not compared: a file keeps the newest "
+    "records only."
+)
 _HEADINGS = ("line", "both have", "differ", "first", "largest", "last", "only A", "only B")
 
 
 def report(difference: Difference) -> str:
     """The most important first."""
-    return "\n".join([*_summary(difference), *_table(difference)])
+    begin = [BEGIN.format(calls=errors.counted(difference.begin, "call"))] if difference.begin else []
+    return "\n".join([*_summary(difference), *begin, *_table(difference)])
 
 
 def _summary(difference: Difference) -> Iterator[str]:
@@ -44,13 +49,17 @@ def _table(difference: Difference) -> Iterator[str]:
     equal = len(difference.sites) - len(sites)
     if not sites:
         return
-    rows = [_HEADINGS, *map(_cells, sites)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     yield ""
-    for name, *numbers in rows:
-        yield "  ".join([name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:])]).rstrip()
+    yield from columns([_HEADINGS, *map(_cells, sites)])
     if equal:
         yield f"{errors.counted(equal, 'other line')} without a difference"
+
+
+def columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """The lines of a table whose first column begins at the left, and whose others end at the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *others in rows:
+        yield "  ".join([name.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip()
 
 
 def _name(site: Any) -> str:
@@ -79,8 +88,7 @@ def _shown_pair(pair: Pair) -> Iterator[str]:
         return
     a, b = (repr(x.item()) if x.dtype.kind in "UO" else str(x) for x in (pair.a[pair.index], pair.b[pair.index]))
     apart = f", {pair.distance:.3g} apart" if np.isfinite(pair.distance) else ""
-    ulp = "" if pair.ulp is None or not apart else f" ({pair.ulp:.0f} ulp)"
-    yield f"  {argument}{_index(pair.index)}: {a} in A, {b} in B{apart}{ulp}"
+    yield f"  {argument}{_index(pair.index)}: {a} in A, {b} in B{apart}"
     if pair.a.size > 1:
         yield f"  {pair.count} of its {pair.a.size} elements differ, this one the most"
 

@@ -6,23 +6,20 @@ import argparse
 import collections
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import jax
-import rich.cells
-import rich.console
-import rich.table
-import rich.text
 
 from effects import _errors as errors
 from effects._model.record import Record, encode, plain, site_of
 from effects.extensions.runs.last import last, last_of
-from effects.extensions.runs.reading import Run, RunError, read
+from effects.extensions.runs.reading import Run, RunError, missing, read
+from effects.extensions.runs.report import columns
 from effects.extensions.runs.unshown import is_shown
 
-UNWHOLE = "{path}: {what} left out."
 UNSHOWN = "{records} not shown as in their program, each in a line that says why."
 
 
@@ -67,29 +64,15 @@ def run_command(options: argparse.Namespace) -> int:
         if options.json:
             print("\n".join(encode(row) for row in rows))
         else:
-            table, console = _table(rows), rich.console.Console()
-            console.width = max(console.width, least_width(table))
-            console.print(table)
+            print("\n".join(_table(rows)))
     else:
         writer.write(run)
-    missing = [*_missing(run, writer.unshown)]
-    for line in missing:
+    lines = missing(run)
+    if writer.unshown:
+        lines.append(UNSHOWN.format(records=errors.counted(writer.unshown, "record")))
+    for line in lines:
         print(line, file=sys.stderr)
-    return 1 if options.strict and missing else 0
-
-
-def _missing(run: Run, unshown: int) -> Iterator[str]:
-    """Lines that say what is not shown, or otherwise than in its program."""
-    yield from run.left_out
-    for process in run.processes:
-        if process.torn:
-            yield UNWHOLE.format(
-                path=process.path, what=f"what is not whole in {errors.counted(process.torn, 'place')}"
-            )
-        if process.lost:
-            yield UNWHOLE.format(path=process.path, what=f"{errors.counted(process.lost, 'record')} without room")
-    if unshown:
-        yield UNSHOWN.format(records=errors.counted(unshown, "record"))
+    return 1 if options.strict and lines else 0
 
 
 # All of them.
@@ -147,37 +130,13 @@ def stats(run: Run) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["count"])
 
 
-def _table(rows: list[dict[str, Any]]) -> rich.table.Table:
-    table = table_of_sites("count", "each second", "share")
+def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Lines as wide as the terminal at most, but for numbers and the names of files, which are whole."""
+    cells = [("line", "effect", "count", "each second", "share", "what")]
     for row in rows:
         rate = "" if row["each second"] is None else f"{row['each second']:,.0f}"
         place = f"{os.path.basename(row['file'])}:{row['line']}"
-        add_row(table, place, row["effect"], row["what"], f"{row['count']:,}", rate, f"{row['share']:.1%}")
-    return table
-
-
-def table_of_sites(*columns: str, **options: Any) -> rich.table.Table:
-    """A table of lines with these columns behind those that say which. On a narrow terminal texts are cut, and nothing
-    else."""
-    table = rich.table.Table(**options)
-    for name in ("site", "effect", "what", *columns):
-        is_cut = name in ("what", "last")
-        table.add_column(name, no_wrap=not is_cut, min_width=_LEAST if is_cut else len(name))
-    return table
-
-
-_LEAST = 4
-"""Columns of a terminal that a text has at least."""
-
-
-def least_width(table: rich.table.Table) -> int:
-    """Columns of a terminal that a table of lines takes at least."""
-    return 1 + sum((column.min_width or 0) + 3 for column in table.columns)
-
-
-def add_row(table: rich.table.Table, site: str, *cells: str) -> None:
-    """Adds a line to a table of lines."""
-    for column, cell in zip(table.columns, (site, *cells), strict=True):
-        if column.no_wrap:
-            column.min_width = max(column.min_width or 0, rich.cells.cell_len(cell))
-    table.add_row(*(rich.text.Text(cell, no_wrap=True, overflow="ellipsis") for cell in (site, *cells)))
+        cells.append((place, row["effect"], f"{row['count']:,}", rate, f"{row['share']:.1%}", row["what"]))
+    for line, (*_, what) in zip(columns([row[:-1] for row in cells]), cells, strict=True):
+        room = max(4, shutil.get_terminal_size().columns - len(line) - 2)
+        yield f"{line}  {what if len(what) <= room else what[: room - 1] + '…'}"

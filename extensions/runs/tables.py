@@ -13,12 +13,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from effects import _errors as errors
 from effects._model.content import Composite
 from effects._model.operand import Operand, Static
 from effects._model.record import Records, number_of_device, site_of
 from effects._model.site import Site
-from effects._model.wire import DOMAIN_BITS, FIRST_NESTED_THREAD, PLACED_THREAD, Kind, read_header
-from effects.extensions.runs.reading import Process, Run
+from effects._model.wire import DOMAIN_BITS, EPOCH, FIRST_NESTED_THREAD, PLAIN_THREAD, STREAM, Kind, thread_of
+from effects.extensions.runs.reading import Process, Run, RunError
 
 
 @dataclasses.dataclass(eq=False)
@@ -34,7 +35,7 @@ class Table:
     device: np.ndarray
     lane: np.ndarray  # as a number
     time: np.ndarray
-    position: np.ndarray  # of the call, among those that correspond
+    position: np.ndarray  # of the call, since the recording began and among those that correspond
     columns: list[tuple[np.ndarray, dict[str, np.ndarray]]]  # of some of these rows each: which, and their arguments
     shares_tokens: bool = False  # unordered effects do, and those of a kernel
 
@@ -56,20 +57,44 @@ Tables = dict[tuple[Any, ...], Table]
 Pairs = tuple[Table | None, Table | None]
 
 _PLACE = ("thread", "call", "domain", "phase", "index", "device", "lane", "time", "position")
-_BEGIN = ("position", "phase", "index")
 ORDER = ("thread", "position", "domain", "phase", "index", "device", "lane")
 
+MSG_LOST = (
+    "The run file {path} lacks {count} for which it had no room. Runs are compared record by record, so none may be "
+    "missing. Record with a larger `max_bytes`."
+)
+MSG_NO_CALL = (
+    "The run file {path} has no call from its beginning on, since what came later has overwritten it. Runs are "
+    "compared from the first call that both have whole. Record with a larger `max_bytes`."
+)
+MSG_THREADS = (
+    "The first records of {path} are overwritten, and the runs have programs of threads {threads}. Which threads "
+    "correspond is seen in whole runs. Record with a larger `max_bytes`."
+)
 
-def aligned(runs: list[Run]) -> tuple[list[Pairs], list[tuple[int, ...]]]:
-    """The records of two runs by line, and what the numbers of lanes stand for."""
+
+def aligned(runs: list[Run]) -> tuple[list[Pairs], list[tuple[int, ...]], int]:
+    """The records of two runs by line, what the numbers of lanes stand for, and the call with which they begin.
+
+    Raises:
+        RunError: if it cannot be said which records correspond.
+    """
+    begin = _first_call(runs)
     lanes: dict[tuple[int, ...], int] = {(): 0}
-    tables = [_Reader(run, lanes).tables() for run in runs]
-    are_cut = [*map(_is_cut, runs)]
-    if not any(are_cut):
-        _pair_threads(*tables)
-    pairs = [*_pairs(*tables)]
-    _count_calls(runs, pairs, any(are_cut))
-    return _begin_together(pairs, are_cut) if any(are_cut) else pairs, [*lanes]
+    a, b = (_Reader(run, lanes).tables() for run in runs)
+    if begin:
+        a, b = (_from_call(tables, begin) for tables in (a, b))
+    for run, tables in zip(runs, (a, b), strict=True):
+        _number_nested(run, tables)
+    threads = [{thread for table in tables.values() for thread in _threads_of(table)} for tables in (a, b)]
+    if begin and len(both := set.union(*threads)) > 1:
+        path, shown = " or ".join(run._path for run in runs), ", ".join(map(str, sorted(both)))
+        raise RunError(MSG_THREADS.format(path=path, threads=shown))
+    _pair_threads(a, b, *threads)
+    pairs = [*_pairs(a, b)]
+    if not begin:
+        _leave_out_calls(pairs)
+    return pairs, [*lanes], begin
 
 
 class _Reader:
@@ -152,6 +177,9 @@ class _Reader:
         if (phase & 1).any():
             numbers, which = np.unique(header["device"], return_inverse=True)
             device = np.where(phase & 1, np.array([process.place(int(number)) for number in numbers])[which], -1)
+        position = epoch.astype(np.int64)
+        for number, first in process.calls.items():
+            position[thread == number] -= first
         return Table(
             site,
             thread=thread,
@@ -162,7 +190,7 @@ class _Reader:
             device=device,
             lane=np.broadcast_to(lane, count),
             time=header["time"],
-            position=epoch,
+            position=position,
             columns=[(np.arange(count), columns)],
             shares_tokens=not site.effect.ordered,
         )
@@ -231,102 +259,110 @@ def distinct(x: np.ndarray) -> list[int]:
     return [int(x[0])] if (x == x[0]).all() else np.unique(x).tolist()
 
 
-def _pair_threads(a: Tables, b: Tables) -> None:
-    """Gives threads that only one run has the same numbers, in their order. Functions of the user's dispatch in one of
-    the drain's threads or another, which count as one, whose calls are in the order of time."""
-    known = []
-    for tables in (a, b):
-        nested: dict[tuple[int, ...], float] = collections.defaultdict(lambda: np.inf)
-        for table in tables.values():
-            is_nested = (table.thread >= FIRST_NESTED_THREAD) & (table.thread < PLACED_THREAD)
-            if not is_nested.any():
-                continue
-            calls = np.stack([table.thread[is_nested], table.call[is_nested]], axis=1)
-            for call, time in zip(map(tuple, calls.tolist()), table.time[is_nested].tolist(), strict=True):
-                nested[call] = min(nested[call], time)
-        number = {call: at for at, call in enumerate(sorted(nested, key=lambda call: nested[call]))}
-        for table in tables.values() if number else ():
-            is_nested = (table.thread >= FIRST_NESTED_THREAD) & (table.thread < PLACED_THREAD)
-            calls = zip(table.thread[is_nested].tolist(), table.call[is_nested].tolist(), strict=True)
-            table.position, table.thread = table.call.astype(np.int64), table.thread.copy()
-            table.position[is_nested] = [number[call] for call in calls]
-            table.thread[is_nested] = FIRST_NESTED_THREAD
-        known.append({thread for table in tables.values() for thread in distinct(table.thread)})
-    pairs = dict(zip(sorted(known[1] - known[0]), sorted(known[0] - known[1]), strict=False))
-    for table in b.values() if pairs else ():
+def _threads_of(table: Table) -> list[int]:
+    """The user's threads that have records."""
+    return [thread for thread in distinct(table.thread) if thread < FIRST_NESTED_THREAD]
+
+
+def _number_nested(run: Run, tables: Tables) -> None:
+    """Functions of the user's call programs in one of the drain's threads or another, which count as one. Their calls,
+    and effects of programs of plain `jax.jit`, are numbered in program order."""
+    others = [(table, table.thread >= FIRST_NESTED_THREAD) for table in tables.values()]
+    others = [(table, rows) for table, rows in others if rows.any()]
+    numbers: dict[tuple[int, int], int] = {}
+    counts: collections.Counter[bool] = collections.Counter()
+    for _, (_, token, *_) in run._parts() if others else ():
+        program = thread, _ = thread_of(token[STREAM]), token[EPOCH]
+        if thread >= FIRST_NESTED_THREAD and program not in numbers:
+            numbers[program] = counts[thread == PLAIN_THREAD]
+            counts[thread == PLAIN_THREAD] += 1
+    for table, rows in others:
+        calls = zip(table.thread[rows].tolist(), table.call[rows].tolist(), strict=True)
+        table.position[rows] = [numbers[call] for call in calls]
+        table.thread = np.where(rows & (table.thread != PLAIN_THREAD), FIRST_NESTED_THREAD, table.thread)
+
+
+def _pair_threads(a: Tables, b: Tables, threads_a: set[int], threads_b: set[int]) -> None:
+    """Gives threads of the second run the numbers of those that have the same records in the first, else most records
+    of the same lines, else come in the same order. What only the second run has gets numbers behind."""
+    if len(threads_a) == len(threads_b) == 1:
+        scores = [(False, 0, *threads_a, *threads_b)]
+    else:
+        here, there = (_records_by_thread(*each) for each in ((a, threads_a), (b, threads_b)))
+        scores = [
+            (records != others, -(lines & other_lines).total(), one, other)
+            for one, (records, lines) in here.items()
+            for other, (others, other_lines) in there.items()
+        ]
+    pairs: dict[int, int] = {}
+    left = {*threads_a}
+    for *_, one, other in sorted(scores):
+        if one in left and other not in pairs:
+            pairs[other] = one
+            left.remove(one)
+    pairs |= zip(sorted(threads_b - {*pairs}), itertools.count(max(threads_a, default=0) + 1), strict=False)
+    for table in b.values() if any(one != other for one, other in pairs.items()) else ():
         table.thread = np.array([pairs.get(thread, thread) for thread in table.thread.tolist()])
 
 
-def _side(pairs: list[Pairs], at: int) -> list[tuple[Table, bool]]:
-    """The tables of one run, and whether the other has the line too."""
-    return [(table, None not in pair) for pair in pairs if (table := pair[at]) is not None]
+def _records_by_thread(tables: Tables, threads: set[int]) -> dict[int, tuple[collections.Counter[Any], ...]]:
+    """How often each thread has each record, and each line."""
+    found = {thread: (collections.Counter[Any](), collections.Counter[Any]()) for thread in threads}
+    for key, table in tables.items():
+        place = [getattr(table, name) for name in ORDER[1:]]
+        for rows, columns in table.columns:
+            values = [*(each[rows] for each in place), *columns.values()]
+            values = [each.astype(str) if each.dtype == object else each for each in values]
+            of_row = np.concatenate(
+                [np.ascontiguousarray(each).view(np.uint8).reshape(len(rows), -1) for each in values], axis=1
+            )
+            for thread, row in zip(table.thread[rows].tolist(), of_row, strict=True):
+                if thread in found:
+                    records, lines = found[thread]
+                    records[key[:2], *columns, row.tobytes()] += 1
+                    lines[key[:2]] += 1
+    return found
 
 
-def _count_calls(runs: list[Run], pairs: list[Pairs], is_cut: bool) -> None:
-    """Counts calls from the first of each thread on, without those in which the other run has no line. A run whose
-    beginning is overwritten has the numbers that calls have in their process."""
-    sides = [_side(pairs, at) for at in range(2)]
-    firsts = [_first_calls(side) for side in sides]
-    events = () if is_cut or firsts[0] == firsts[1] else [run.events() for run in runs]  # a call may have no record
-    for first, of_run in zip(firsts, events, strict=False):
-        for event in of_run:
-            thread, call = event.program
-            if event.kind == Kind.DISPATCHED and thread in first:
-                first[thread] = min(first[thread], call)
-    for side, first in zip(sides, firsts, strict=True):
-        for thread, start in first.items():
+def _leave_out_calls(pairs: list[Pairs]) -> None:
+    """Calls do not count whose lines are none of the other run's."""
+    for at in range(2):
+        side = [(table, None not in pair) for pair in pairs if (table := pair[at]) is not None]
+        if all(in_both for _, in_both in side):
+            continue
+        for thread in {number for table, _ in side for number in distinct(table.thread)}:
             calls: dict[bool, list[np.ndarray]] = {True: [np.zeros(0, int)], False: [np.zeros(0, int)]}
-            for table, in_both in side if not all(in_both for _, in_both in side) else ():
-                calls[in_both].append(np.unique(table.call[table.thread == thread]))
+            for table, in_both in side:
+                calls[in_both].append(table.position[table.thread == thread])
             left_out = np.setdiff1d(np.concatenate(calls[False]), np.concatenate(calls[True]))
             for table, _ in side:
                 of_thread = table.thread == thread
-                position = table.call.astype(np.int64) - (0 if is_cut else start)
-                if len(left_out):
-                    position -= np.searchsorted(left_out, table.call)
-                table.position = position if of_thread.all() else np.where(of_thread, position, table.position)
+                table.position[of_thread] -= np.searchsorted(left_out, table.position[of_thread])
 
 
-def _first_calls(side: list[tuple[Table, bool]]) -> dict[int, int]:
-    """By thread: its first call that has a record."""
-    first: dict[int, int] = {}
-    for table, _ in side:
-        for thread in {*distinct(table.thread)} - {FIRST_NESTED_THREAD}:
-            call = int(table.call[table.thread == thread].min())
-            first[thread] = min(call, first.get(thread, call))
-    return first
+def _first_call(runs: list[Run]) -> int:
+    """The first call from which on both runs have all records. Of a file whose first records are overwritten these are
+    calls that it has the beginning of."""
+    begin = 0
+    for run in runs:
+        for process in run.processes:
+            if process.lost:
+                raise RunError(MSG_LOST.format(path=process.path, count=errors.counted(process.lost, "record")))
+        cut = [process for process in run.processes if process._file.is_cut]
+        first: dict[tuple[Process, int], int] = {}
+        for event in run.events() if cut else ():
+            thread, call = event.program
+            if event.kind == Kind.DISPATCHED and event.process in cut and thread < FIRST_NESTED_THREAD:
+                first.setdefault((event.process, thread), call - event.process.calls.get(thread, 0))
+        for process in {*cut} - {process for process, _ in first}:
+            raise RunError(MSG_NO_CALL.format(path=process.path))
+        begin = max([begin, *first.values()])
+    return begin
 
 
-def _is_cut(run: Run) -> bool:
-    """Whether its beginning is overwritten, since a file keeps the newest records."""
-    of_processes = (run._records.select(None, None, [at], 0.0) for at in range(len(run.processes)))
-    all_records = [run._records] if len(run.processes) == 1 else of_processes
-    firsts = [records.read(0, 1)[0] for records in all_records]
-    return any(first and read_header(first).reply > 0 for first in firsts)
-
-
-def _begin_together(pairs: list[Pairs], are_cut: list[bool]) -> list[Pairs]:
-    """Takes from both runs what is before the first that a run has whose beginning is overwritten."""
-    tables = [(table, at) for at in range(2) for table, _ in _side(pairs, at)]
-    columns = [np.concatenate([np.asarray(getattr(table, name), np.int64) for table, _ in tables]) for name in _BEGIN]
-    codes, _ = codes_of(columns, [column[:1] for column in columns])
-    places = np.split(codes, np.cumsum([len(table) for table, _ in tables])[:-1])
-    first: dict[tuple[int, ...], int] = {}  # of each run, thread, order domain and device
-    for (table, at), place in zip(tables, places, strict=True):
-        streams = np.stack([np.full(len(table), at), table.thread, table.domain, table.device])
-        for stream in np.unique(streams, axis=1).T if are_cut[at] else ():
-            key = tuple(stream.tolist())
-            first_here = int(place[(streams == stream[:, None]).all(axis=0)].min())
-            first[key] = min(first_here, first.get(key, first_here))
-    begin: dict[tuple[int, int], int] = {}  # of each thread and domain: all devices have what is behind
-    for (_, thread, domain, _), place in first.items():
-        begin[thread, domain] = max(place, begin.get((thread, domain), place))
-    kept: dict[int, Table] = {}
-    for (table, _), place in zip(tables, places, strict=True):
-        keep = np.ones(len(table), bool)
-        for (thread, domain), begins in begin.items():
-            keep &= (table.thread != thread) | (table.domain != domain) | (place >= begins)
-        if keep.any():
-            kept[id(table)] = table.of(keep)
-    both = [(kept.get(id(a)), kept.get(id(b))) for a, b in pairs]
-    return [pair for pair in both if pair != (None, None)]
+def _from_call(tables: Tables, begin: int) -> Tables:
+    """What the user's threads have had from this call on."""
+    kept = {
+        key: table.of((table.thread < FIRST_NESTED_THREAD) & (table.position >= begin)) for key, table in tables.items()
+    }
+    return {key: table for key, table in kept.items() if len(table)}

@@ -12,24 +12,19 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from effects import _removed
-from effects._model.callback import HostCall
 from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.wire import ALL_DEVICES, EPOCH, PHASE, PLAIN_THREAD, STREAM, Kind, in_region, thread_of
-from effects.extensions.runs.reading import Event, Run, RunError, read, tell_left_out
+from effects.extensions.runs.reading import Event, Run, RunError, read, tell_missing
 
 MSG_OUTPUT = "The trace cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
-
-_ASYNC_DONE = "effects.async_done"
-"""The key of the function for which the done of an asynchronous function waits. Its argument says which start it is
-of."""
 
 _OPERATIONS = "asynchronous operations"
 """Their track."""
@@ -43,8 +38,8 @@ Program = tuple[int, tuple[int, int]]
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Slice:
-    """Something that took some time: a "call", a "barrier", a "program" on a device, a "callback", a "function" that
-    runs beside its program, or another asynchronous "operation"."""
+    """Something that took some time: a "call", a "barrier", a "program" on a device, a "callback", or an asynchronous
+    "operation"."""
 
     kind: str
     track: tuple[int, str]  # the process, and what of it
@@ -55,18 +50,11 @@ class Slice:
     device: int = ALL_DEVICES
     end: int = 0  # 0: it has not ended
     is_unfinished: bool = False  # its end is the last time that is known of it
-    waited: Sequence[Slice] = ()  # of a barrier: what it waited for, from the last to end
     row: int = 0  # the thread's number in the trace
 
     @property
     def duration(self) -> int:
         return max(self.end - self.start, 1)  # clocks may be set back
-
-    @property
-    def shown(self) -> str:
-        of_operation = self.kind == "operation"  # its name says its line
-        place = "" if of_operation else f" on {self.track[1]}" if self.site is None else f" at {self.site.where}"
-        return f"{self.name}{place}{' (unfinished)' if self.is_unfinished else ''}"
 
 
 class Timeline:
@@ -78,9 +66,6 @@ class Timeline:
         self.failures: list[Event] = []
         self.calls: dict[Program, Slice] = {}
         self.programs: dict[Program, dict[int, Slice]] = {}  # by device
-        # By process, token and device of a record: from where, when, and to what.
-        self.arrows: dict[tuple[int, tuple[int, ...], int], list[tuple[Slice, int, Slice]]] = {}
-        self.functions: dict[tuple[int, tuple[int, ...]], list[Slice]] = {}  # by process and token: lanes, devices
         self._open: dict[Any, Slice] = {}
         self._operations: dict[Any, Slice] = {}  # by process, token and device
         self._last: dict[int, int] = {}  # by process: the last time that is known
@@ -93,7 +78,6 @@ class Timeline:
             self._add_records(alone)
         self._close()
         self.slices.sort(key=lambda each: each.start)
-        self._find_waits()
 
     def _begin(self, key: Any, begun: Slice) -> Slice:
         self._open[key] = begun
@@ -120,10 +104,10 @@ class Timeline:
             self._begin((process, thread), Slice("barrier", (process, thread), "barrier", time, program))
         elif kind == Kind.BARRIER_DONE:
             self._end((process, thread), time)
-        elif kind == Kind.BEGUN:
+        elif kind == Kind.BEGUN and not event.text.endswith("held"):  # that is the done of an asynchronous function
             name = "callback" if event.site is None else event.site.content.title
-            begun = Slice("callback", (process, "callbacks"), name, time, program, event.site, event.device)
-            self.functions.setdefault((process, event.token), []).append(self._begin(function, begun))
+            track = process, "callbacks"
+            self._begin(function, Slice("callback", track, name, time, program, event.site, event.device))
         elif kind == Kind.DONE:
             self._end(function, time)
         elif kind == Kind.OPERATION:
@@ -160,42 +144,14 @@ class Timeline:
         return devices[device]
 
     def _add_records(self, run: Run) -> None:
-        """When programs have begun, what they have called, and asynchronous functions. No values of other records are
-        read here."""
-        starts: dict[Any, list[Slice]] = {}
-        dones: list[tuple[Any, int | None, list[Slice]]] = []
-        for process, part in run._parts():
-            site, token, number, _, seconds = part
+        """When programs have begun. No values of records are read here."""
+        for process, (_, token, number, _, seconds) in run._parts():
             time, device = self._time(process.number, seconds), process.place(number) if number >= 0 else number
             program = process.number, (thread_of(token[STREAM]), token[EPOCH])
-            on_device = self._on_device(program, device, time)
+            self._on_device(program, device, time)
             if not in_region(token[PHASE]):  # all devices come to it, of which the run has one
                 for each in self.programs[program].values():
                     each.start = min(each.start, time)
-            functions = self.functions.get((process.number, token), [])
-            # Of several devices that ask for one call, the first ones have come to it before it begins.
-            called = [each for each in functions if each.device in (ALL_DEVICES, device) and each.start >= time]
-            if called:
-                self.arrows[process.number, token, device] = [(on_device, time, each) for each in called]
-            # The functions that programs of JAX's start are numbered as those of one program.
-            numbered = (process.number, PLAIN_THREAD) if program[1][0] == PLAIN_THREAD else program
-            if site.effect.name == "async":
-                for record in run.of_part(process, part):
-                    lane = int(np.ravel_multi_index(record.lane, site.lanes)) if record.lane else 0
-                    track = process.number, _OPERATIONS
-                    begun = Slice("function", track, site.content.title, time, program[1], site, device)
-                    starts.setdefault((numbered, int(record.args[-1]), lane), []).append(begun)
-                    self.slices.append(begun)
-            elif isinstance(site.content, HostCall) and site.content.function.key == _ASYNC_DONE:
-                for record in run.of_part(process, part):
-                    high, low, lane = map(int, record.args[0])
-                    only = device if in_region(token[PHASE]) else None
-                    dones.append(((numbered, high << 12 | low, lane), only, functions))
-        for key, only, functions in dones:
-            ends = [each.end for each in functions if only in (None, each.device) or each.device < 0]
-            for started in starts.get(key, []):
-                if only in (None, started.device) and ends and all(ends):
-                    started.end = max(ends)
 
     def _close(self) -> None:
         """Ends what has not ended. A call that has raised, and a barrier that was interrupted, is over when its thread
@@ -211,26 +167,6 @@ class Timeline:
             if each.kind in ("call", "barrier"):
                 following[each.track] = each.start
 
-    def _find_waits(self) -> None:
-        """What each barrier waited for: programs of its thread that were called before and ended later, and what they
-        called back."""
-
-        def called(each: Slice) -> int:
-            call = self.calls.get((each.track[0], each.program), each)
-            return min(call.start, each.start)
-
-        ahead = sorted((each for each in self.slices if each.kind not in ("call", "barrier")), key=called, reverse=True)
-        outstanding: list[Slice] = []
-        for barrier in self.slices:
-            if barrier.kind != "barrier":
-                continue
-            while ahead and called(ahead[-1]) <= barrier.start:
-                outstanding.append(ahead.pop())
-            outstanding = [each for each in outstanding if each.end > barrier.start]
-            threads = (barrier.track[0], barrier.program[0]), (barrier.track[0], PLAIN_THREAD)
-            own = [each for each in outstanding if (each.track[0], each.program[0]) in threads]
-            barrier.waited = sorted(own, key=lambda each: each.end, reverse=True)
-
 
 def _first_of(devices: dict[int, Slice], device: int) -> int:
     """Of what all of a program's devices publish: the first of these."""
@@ -245,8 +181,8 @@ def trace(run: Run, path: str | os.PathLike[str]) -> None:
     """Writes a timeline of a run for Perfetto (https://ui.perfetto.dev), as JSON of trace events.
 
     Each process of the run has a track for each thread that calls programs, for each device, for callbacks and for
-    asynchronous operations. Arrows lead from a call to its program on each device, and from a record to its callback.
-    The numbers that `fx.log` was given are counters. Times are in microseconds since 1970.
+    asynchronous operations. Arrows lead from a call to its program on each device. The numbers that `fx.log` was given
+    are counters. Times are in microseconds since 1970.
 
     Args:
         run: What `effects.runs.read` returns.
@@ -265,13 +201,9 @@ def trace(run: Run, path: str | os.PathLike[str]) -> None:
         >>> [event["args"] for event in events if event["ph"] == "C"]
         [{'loss': 0.5}]
     """
-    _write(Timeline(run), path)
-
-
-def _write(timeline: Timeline, path: str | os.PathLike[str]) -> None:
-    if any(os.path.realpath(each.path) == os.path.realpath(path) for each in timeline.run.processes):
+    if any(os.path.realpath(each.path) == os.path.realpath(path) for each in run.processes):
         raise OSError("it is a file of the run")
-    encode = json.JSONEncoder(allow_nan=False).encode
+    timeline, encode = Timeline(run), json.JSONEncoder(allow_nan=False).encode
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.write('{"displayTimeUnit": "ns", "traceEvents": [')
         for at, event in enumerate(_trace_events(timeline)):
@@ -303,7 +235,6 @@ def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
         args |= {"line": str(each.site.where)} if each.site is not None else {}
         args |= {"device": each.device} if each.kind == "operation" else {}
         args |= {"unfinished": True} if each.is_unfinished else {}
-        args |= {"waited for": [*dict.fromkeys(waited.shown for waited in each.waited)]} if each.waited else {}
         name = f"{each.name} (unfinished)" if each.is_unfinished else each.name
         place = {"pid": pid, "tid": each.row, "ts": each.start, "dur": each.duration}
         yield {"ph": "X", "name": name, "cat": each.kind, **place, "args": args}
@@ -311,7 +242,7 @@ def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     for program, devices in timeline.programs.items():
         if (call := timeline.calls.get(program)) is not None:
             for each in devices.values():
-                yield from _arrow(next(flows), call, call.start, each)
+                yield from _arrow(next(flows), call, each)
     for event in timeline.failures:
         process, time = event.process.number, round(event.time * _PER_SECOND)
         if (call := timeline.calls.get((process, event.program))) is not None:
@@ -325,20 +256,15 @@ def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
         args = {"effect": record.effect, "line": str(record.where), "token": record.token}
         args |= {"lane": record.lane} if record.lane else {}
         yield {**_INSTANT, "name": _text(record), "cat": "record", **place, "tid": on_device.row, "args": args}
-        # Right behind it, so that readers take them for arrows of the record.
-        for arrow in timeline.arrows.pop((record.process, record.token, record.device), []):
-            yield from _arrow(next(flows), *arrow)
         if record.event is not None:
             of = f" device {record.device}" if has_several and record.device >= 0 else ""
             of += f" lane {record.lane}" if record.lane else ""
             numbers = {field: _number(value) for field, value in record.fields.items()}
             if numbers := {field: number for field, number in numbers.items() if number is not None}:
                 yield {"ph": "C", "name": f"{record.event}{of}", **place, "args": numbers}
-    for arrow in itertools.chain.from_iterable(timeline.arrows.values()):  # of records that others stand for
-        yield from _arrow(next(flows), *arrow)
 
 
-_ORDER = ["call", "barrier", "program", "callback", "function", "operation"]
+_ORDER = ["call", "barrier", "program", "callback", "operation"]
 """The tracks from top to bottom, by what is on them."""
 
 
@@ -348,14 +274,12 @@ def _named(pid: int, tid: int | None, name: str, order: int) -> Iterator[dict[st
     yield {"ph": "M", "name": f"{of}_sort_index", **place, "args": {"sort_index": order}}
 
 
-def _arrow(number: int, source: Slice, time: int, target: Slice) -> Iterator[dict[str, Any]]:
+def _arrow(number: int, source: Slice, target: Slice) -> Iterator[dict[str, Any]]:
     """Both ends lie in their slices, as readers find these by their times."""
-    time = min(max(time, source.start), source.start + source.duration - 1)
-    for phase, each, at in (("s", source, time), ("f", target, target.start)):
-        place = {"pid": each.track[0] + 1, "tid": each.row, "ts": at}
-        yield {"ph": phase, "id": number, "name": "token", "cat": "token", **place} | (
-            {"bp": "e"} if phase == "f" else {}
-        )
+    for phase, each in ("s", source), ("f", target):
+        place = {"pid": each.track[0] + 1, "tid": each.row, "ts": each.start}
+        end = {"bp": "e"} if phase == "f" else {}
+        yield {"ph": phase, "id": number, "name": "token", "cat": "token", **place, **end}
 
 
 def _text(record: Record) -> str:
@@ -387,7 +311,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """Writes a timeline. Returns the exit status: 0, or 2 if it cannot be written."""
     try:
-        tell_left_out(run := read(*options.runs))
+        tell_missing(run := read(*options.runs))
         trace(run, options.output)
     except RunError as error:
         print(error, file=sys.stderr)

@@ -52,7 +52,7 @@ def is_shown(record: Record) -> bool:
 
 def read_site(text: str) -> Site:
     """The site that describes itself so. What this process cannot make the text of is `Unshown`."""
-    classes = nodes_unknown_elsewhere(json.loads(text).get("tree")) if '"other"' in text else set()
+    classes = nodes_unknown_elsewhere(json.loads(text).get("tree")) if '"other' in text else set()
 
     def content_of(description: Mapping[str, Any], read_operand: Callable[[Any], Any]) -> Content:
         try:

@@ -49,28 +49,6 @@ def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(apart), np.where(differ(a, b), np.inf, 0.0), apart)
 
 
-def ulps(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """How many numbers of the narrower type lie between the two, and one; None if they are not both real floats."""
-    if not all(jax.dtypes.issubdtype(x.dtype, np.floating) for x in (a, b)):
-        return None
-    narrow = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)
-    with np.errstate(all="ignore"):
-        first, second = _places(a.astype(narrow)), _places(b.astype(narrow))
-        beyond = np.abs(first.astype(float)) + np.abs(second.astype(float))  # more than 64 bits have
-    return np.where((first < 0) == (second < 0), np.abs(first - second), beyond)
-
-
-def _places(x: np.ndarray) -> np.ndarray:
-    """Where each number stands among all of its type, on either side of zero."""
-    if x.dtype.itemsize == 1:  # among which there are types without a sign, and with fewer bits
-        numbers = np.arange(256, dtype=np.uint8).view(x.dtype).astype(np.float64)
-        return np.searchsorted(np.unique(numbers[~np.isnan(numbers)]), x.astype(np.float64))
-    bits = np.ascontiguousarray(x).view(f"u{x.dtype.itemsize}").reshape(x.shape)
-    sign = np.array(1 << (8 * x.dtype.itemsize - 1), bits.dtype)
-    size = (bits & ~sign).astype(np.int64)
-    return np.where(bits & sign, -size, size)
-
-
 def _is_number(x: np.ndarray) -> bool:
     return x.dtype.kind == "b" or bool(jax.dtypes.issubdtype(x.dtype, np.number))
 

@@ -107,7 +107,7 @@ TEST(test_threads_append_while_the_file_is_closed) {
   for (int turn = 0; turn < 20; ++turn) {
     Path path;
     Writer &writer = runs::writer();
-    CHECK(writer.open(path.path, 1 << 20, turn % 2 == 0));
+    CHECK(writer.open(path.path, 1 << 20));
     std::atomic<int> started{0};
     std::vector<std::thread> threads;
     for (uint32_t thread = 1; thread <= 3; ++thread)
@@ -133,7 +133,7 @@ TEST(test_looks_while_threads_write) {
   for (const auto &[size, num_threads] : {std::pair(1 << 22, 3), std::pair(1 << 16, 1)}) {
     Path path;
     Writer &writer = runs::writer();
-    CHECK(writer.open(path.path, static_cast<uint64_t>(size), true));
+    CHECK(writer.open(path.path, static_cast<uint64_t>(size)));
     std::atomic<int> running{num_threads};
     std::vector<std::thread> threads;
     for (uint32_t thread = 1; thread <= static_cast<uint32_t>(num_threads); ++thread)
@@ -165,7 +165,7 @@ TEST(test_looks_while_threads_write) {
 TEST(test_what_is_whole_later_is_seen_then) {
   Path path;
   Writer &writer = runs::writer();
-  CHECK(writer.open(path.path, 1 << 16, true));
+  CHECK(writer.open(path.path, 1 << 16));
   for (uint32_t index = 0; index < 3; ++index) Take(writer, 1, index);
   const int file = ::open(path.path.c_str(), O_RDWR);
   const off_t second = runs::kPage + sizeof(runs::EntryHeader) + sizeof(uint64_t);
@@ -191,7 +191,7 @@ TEST(test_what_is_whole_later_is_seen_then) {
 TEST(test_copies_between_looks_come_once) {
   Path path;
   Writer &writer = runs::writer();
-  CHECK(writer.open(path.path, 1 << 20, true));
+  CHECK(writer.open(path.path, 1 << 20));
   const auto take = [&](uint32_t index, int32_t device) {
     RecordHeader header{};
     header.kind = Kind::kOrdered;
@@ -220,7 +220,7 @@ TEST(test_copies_between_looks_come_once) {
 TEST(test_programs_come_in_the_order_of_their_dispatches_at_each_look) {
   Path path;
   Writer &writer = runs::writer();
-  CHECK(writer.open(path.path, 1 << 20, true));
+  CHECK(writer.open(path.path, 1 << 20));
   const auto take = [&](Kind kind, uint32_t epoch, uint32_t index, double time) {
     RecordHeader header{};
     header.kind = kind;
@@ -263,7 +263,7 @@ TEST(test_programs_of_a_thread_stay_in_order_where_processes_drift) {
   Writer &writer = runs::writer();
   std::vector<std::shared_ptr<RunFile>> files;
   for (uint32_t process = 0; process < 2; ++process) {
-    CHECK(writer.open(paths[process].path, 1 << 16, true));
+    CHECK(writer.open(paths[process].path, 1 << 16));
     for (uint32_t epoch = 1; epoch <= 1 + process; ++epoch)
       for (const Kind kind : {Kind::kDispatched, Kind::kUnordered}) {
         RecordHeader header{};
@@ -292,7 +292,7 @@ TEST(test_reader_keeps_its_file) {
   Path path;
   Writer &writer = runs::writer();
   const auto record = [&](uint32_t thread) {
-    CHECK(writer.open(path.path, 1 << 16, true));
+    CHECK(writer.open(path.path, 1 << 16));
     Take(writer, thread, 0);
     writer.close();
   };
@@ -308,7 +308,7 @@ TEST(test_reader_keeps_its_file) {
 TEST(test_full_file_keeps_the_newest) {
   Path path;
   Writer &writer = runs::writer();
-  CHECK(writer.open(path.path, 1 << 16, true));
+  CHECK(writer.open(path.path, 1 << 16));
   for (uint32_t index = 0; index < 5000; ++index) Take(writer, 1, index);
   writer.close();
   std::set<uint32_t> read;
@@ -321,7 +321,7 @@ TEST(test_file_has_no_hole_however_often_it_was_filled) {
   Path path;
   Writer &writer = runs::writer();
   for (uint32_t count = 1; count < 700; count += 1 + count / 100) {
-    CHECK(writer.open(path.path, 2 * runs::kPage, true));
+    CHECK(writer.open(path.path, 2 * runs::kPage));
     for (uint32_t index = 0; index < count; ++index) Take(writer, 1, index * 3 + index / 40);
     RunFile open(path.path);
     CHECK_EQ(open.scan(), 0u);
@@ -347,7 +347,7 @@ TEST(test_what_a_stopped_thread_overwrites_is_counted) {
     for (const uint64_t size : {kSize, sizeof(runs::EntryHeader), uint64_t{24}}) {
       Path path;
       Writer &writer = runs::writer();
-      CHECK(writer.open(path.path, 2 * runs::kPage, true));
+      CHECK(writer.open(path.path, 2 * runs::kPage));
       const auto take = [&](uint32_t count) {
         for (uint32_t index = 0; index < count; ++index) Take(writer, 1, 7 * index);
       };
@@ -371,7 +371,7 @@ TEST(test_what_a_stopped_thread_overwrites_is_counted) {
 TEST(test_damaged_files) {
   Path path;
   Writer &writer = runs::writer();
-  CHECK(writer.open(path.path, 2 * runs::kPage, true));
+  CHECK(writer.open(path.path, 2 * runs::kPage));
   CHECK(writer.describe(runs::kSite, 7, "{\"a site\": 1}"));
   for (uint32_t index = 0; index < 200; ++index) Take(writer, 1, index);
   writer.close();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from tests.helpers import ROOT
 from tests.oracle.expressions import Literal, Name
 from tests.oracle.language import Case, Program, Run
 from tests.oracle.observe import expect
-from tests.oracle.runs import mutating
+from tests.oracle.runs import comparing, mutating
 from tests.oracle.runs.comparing import check, compare_answer, compare_records
+from tests.oracle.runs.reader import Reader
 from tests.oracle.runs.recorded import RecordedReading
+from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.effects import Effect, Log
 
 PROGRAM = Program(
@@ -32,18 +35,59 @@ def test_random_programs_are_read_as_they_were_recorded(options: list[str]) -> N
     assert done.returncode == 0 and "failed: 0" in done.stdout, done.stdout + done.stderr
 
 
-_BEGINNING = pytest.mark.xfail(reason="`diff` takes a record at the overwritten beginning for one more", strict=True)
+MANY = Program((), tuple(Effect("ordered", f"e{number}", (Name("a"),)) for number in range(30)))
+FULL = Case((Run(MANY, (1, 2, 3)),))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["value", "moved", pytest.param("left out", marks=_BEGINNING), pytest.param("added", marks=_BEGINNING)],
-)
-def test_diff_finds_place_in_files_that_are_full(kind: str) -> None:
+@pytest.mark.parametrize("fill", [0.8, 1.5, 6])
+@pytest.mark.parametrize("kind", mutating.MUTATIONS)
+def test_diff_finds_place_in_files_that_are_full(kind: str, fill: float) -> None:
     """Files that have kept their newest records only."""
-    body = tuple(Effect("ordered", f"e{number}", (Name("a"),)) for number in range(30))
-    case = Case((Run(Program((), body), (1, 2, 3)),))
-    assert mutating.check_cut(case, random.Random(0), kind, "newest", 1.5) == 2
+    assert mutating.check_cut(FULL, random.Random(0), kind, fill) == 2
+
+
+DROPS_WHAT_PYTHON_FORMATS = """
+from effects.extensions.runs.reading import Run
+lines = Run.lines
+Run.lines = lambda run, line: lines(run, lambda record: "")
+"""
+TAKES_CUT_FILES_FOR_WHOLE = """
+from effects.extensions.runs import tables
+tables._first_call = lambda runs: 0
+"""
+
+
+@pytest.fixture
+def reader_with(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Reader]]:
+    """Has the oracle ask a reader with a slip."""
+    readers = []
+
+    def make(slip: str) -> Reader:
+        readers.append(Reader(slip))
+        for module in (comparing, mutating):
+            monkeypatch.setattr(module, "reader", lambda: readers[0])
+        return readers[0]
+
+    yield make
+    for each in readers:
+        each.close()
+
+
+def test_reader_that_drops_what_python_formats_is_noticed(reader_with: Callable[[str], Reader]) -> None:
+    """The lines of callbacks are made by Python."""
+    callback = Callback("queued", "one", (Name("a"),), "flat", False, (), False)
+    case = Case((Run(Program((), (callback,)), (1, 2, 3)),))
+    check(case)
+    reader_with(DROPS_WHAT_PYTHON_FORMATS)
+    with pytest.raises(AssertionError, match="`show` has 0 lines for 1 records"):
+        check(case)
+
+
+def test_reader_that_takes_cut_files_for_whole_is_noticed(reader_with: Callable[[str], Reader]) -> None:
+    """A part of what was written before is left in a file that was filled since."""
+    reader_with(TAKES_CUT_FILES_FOR_WHOLE)
+    with pytest.raises(AssertionError, match="diff with left out"):
+        mutating.check_cut(FULL, random.Random(0), "left out", 1.5)
 
 
 def _records() -> list[dict[str, Any]]:

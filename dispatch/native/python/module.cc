@@ -207,10 +207,10 @@ NB_MODULE(_native, m) {
   m.def(
       "note",
       [](int kind, nb::tuple token, uint64_t site, int32_t device, const std::string &text) {
-        if (site != 0)
+        if (site != 0 && text.empty())
           NoteFunction(static_cast<Kind>(kind), ToToken(token), site, device);
         else
-          publisher().note(static_cast<Kind>(kind), ToToken(token), text);
+          publisher().note(static_cast<Kind>(kind), ToToken(token), text, site, device);
       },
       nb::arg("kind"), nb::arg("token"), nb::arg("site") = 0, nb::arg("device") = kAllDevices, nb::arg("text") = "");
   m.def("close", [](nb::list tokens, int32_t device) {

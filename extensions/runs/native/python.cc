@@ -29,13 +29,11 @@ static const Extension runs_extension([](nb::module_ &m) {
   const nb::call_guard<nb::gil_scoped_release> without_lock;
   m.def(
       "start_recording",
-      [](const std::string &path, uint64_t capacity, bool keeps_newest, std::optional<uint64_t> inode) {
-        return runs::writer().open(path, capacity, keeps_newest, inode);
+      [](const std::string &path, uint64_t capacity, std::optional<uint64_t> inode) {
+        return runs::writer().open(path, capacity, inode);
       },
-      nb::arg("path"), nb::arg("max_bytes"), nb::arg("keeps_newest"), nb::arg("inode").none(), without_lock);
+      nb::arg("path"), nb::arg("max_bytes"), nb::arg("inode").none(), without_lock);
   m.def("stop_recording", [] { runs::writer().close(); }, without_lock);
-  m.def("sync_recording", [] { runs::writer().sync(); }, without_lock);
-  m.def("lost_of_recording", [] { return runs::writer().lost(); }, without_lock);
   m.def(
       "describe_site",
       [](uint64_t site, const std::string &text) { return runs::writer().describe(runs::kSite, site, text); },
@@ -52,6 +50,7 @@ static const Extension runs_extension([](nb::module_ &m) {
       .def_prop_ro("lost", &RunFile::lost)
       .def_prop_ro("is_written", &RunFile::is_written)
       .def_prop_ro("is_closed", &RunFile::is_closed)
+      .def_prop_ro("is_cut", &RunFile::is_cut)
       .def("described", [](RunFile &file) {
         nb::list all;
         for (const RunFile::Described &each : file.described())

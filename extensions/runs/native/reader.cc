@@ -32,7 +32,7 @@ int32_t DeviceOf(const RecordHeader &record) { return (record.flags & kReplicate
 } // namespace
 
 RunFile::RunFile(const std::string &path) {
-  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file_ < 0) throw std::runtime_error(std::strerror(errno));
   try {
     take();
@@ -90,6 +90,8 @@ void RunFile::check() const {
   const bool is_damaged = is_closed() && header().closed != SumOf(header(), offsetof(FileHeader, closed));
   if (is_damaged || header().checksum != SumOf(header()) || segment == 0 || segment % 8 != 0 || capacity % 8 != 0)
     throw std::invalid_argument("its first page is damaged");
+  if (!is_written() && size_ < kPage + capacity)
+    throw std::invalid_argument("it is cut ahead of what describes its records");
 }
 
 bool RunFile::is_written() const {
@@ -160,6 +162,7 @@ uint64_t RunFile::scan() {
   // What the page says may be damaged.
   if (said > taken && (oldest == ~uint64_t{0} || round_of(said) <= oldest + segments)) taken = said;
   const uint64_t newest = round_of(taken);
+  is_cut_ = newest >= segments;
   uint64_t gaps = 0;
   entries_.clear();
   // Takes what is whole of a round, from this place in the segment on. Returns where it ends.
@@ -361,23 +364,41 @@ void Records::put_behind_callers() {
   const auto key = [](uint32_t file, const RecordHeader &of) {
     return Callback(file, of.token.stream, of.token.epoch, of.token.phase, of.token.index, DeviceOf(of));
   };
-  std::map<std::pair<uint32_t, uint64_t>, Callback> called_by; // by file and program
-  std::map<std::pair<uint32_t, uint32_t>, Callback> running;   // by file and thread
+  struct Run {
+    Callback callback;
+    size_t number; // lanes of one record are functions of their own
+  };
+  std::map<std::pair<uint32_t, uint64_t>, Run> called_by;               // by file and program
+  std::map<std::pair<uint32_t, uint32_t>, Run> running;                 // by file and thread
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>> ahead; // programs whose function has its place later
+  size_t functions = 0;
   for (const Event &event : events()) {
-    const auto nested = std::pair(event.file, ThreadOf(event.header.token));
-    if (event.header.kind == Kind::kBegun && !event.text.empty())
-      running.insert_or_assign({event.file, static_cast<uint32_t>(std::strtoul(event.text.c_str(), nullptr, 10))},
-                               key(event.file, event.header));
-    else if (const auto caller = running.find(nested);
-             event.header.kind == Kind::kDispatched && caller != running.end())
-      called_by.emplace(std::pair(event.file, NumberOfCall(event.header.token)), caller->second);
+    if (event.header.kind == Kind::kDispatched) {
+      const auto thread = std::pair(event.file, ThreadOf(event.header.token));
+      const uint64_t program = NumberOfCall(event.header.token);
+      if (const auto caller = running.find(thread); caller != running.end())
+        called_by.emplace(std::pair(event.file, program), caller->second);
+      else
+        ahead[thread].push_back(program);
+    } else if ((event.header.kind == Kind::kBegun || event.header.kind == Kind::kDone) && !event.text.empty()) {
+      char *end = nullptr;
+      const auto number = static_cast<uint32_t>(std::strtoul(event.text.c_str(), &end, 10));
+      const std::pair thread(event.file, number);
+      running.erase(thread);
+      if (event.header.kind == Kind::kDone) continue;
+      const Run run{key(event.file, event.header), functions++};
+      running.emplace(thread, run);
+      if (*end == '\0') continue;
+      // The done of an asynchronous function, whose thread calls for it alone.
+      for (const uint64_t program : ahead[thread]) called_by.emplace(std::pair(event.file, program), run);
+    }
   }
   if (called_by.empty()) return;
   std::vector<Place> outer;
-  std::map<Callback, std::vector<Place>> inner;
+  std::map<Callback, std::map<size_t, std::vector<Place>>> inner;
   for (const Place &place : places_) {
     const auto caller = called_by.find({place.file, NumberOfCall(header(place).token)});
-    (caller == called_by.end() ? outer : inner[caller->second]).push_back(place);
+    (caller == called_by.end() ? outer : inner[caller->second.callback][caller->second.number]).push_back(place);
   }
   places_.clear();
   // A stack, as what is called may call back.
@@ -388,7 +409,8 @@ void Records::put_behind_callers() {
     places_.push_back(place);
     const auto behind = inner.find(key(place.file, header(place)));
     if (behind == inner.end()) continue;
-    left.insert(left.end(), behind->second.rbegin(), behind->second.rend());
+    for (auto run = behind->second.rbegin(); run != behind->second.rend(); ++run)
+      left.insert(left.end(), run->second.rbegin(), run->second.rend());
     inner.erase(behind);
   }
   std::set<std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t>> kept;
@@ -397,8 +419,9 @@ void Records::put_behind_callers() {
     return std::tuple(job, std::get<1>(of), std::get<2>(of), std::get<3>(of), std::get<4>(of));
   };
   for (const Place &place : outer) kept.insert(token(key(place.file, header(place))));
-  for (const auto &[callback, places] : inner) // whose callback is a copy, or is not there any more
-    if (kept.count(token(callback)) == 0) places_.insert(places_.end(), places.begin(), places.end());
+  for (const auto &[callback, runs] : inner) // whose callback is a copy, or is not there any more
+    for (const auto &[number, places] : runs)
+      if (kept.count(token(callback)) == 0) places_.insert(places_.end(), places.begin(), places.end());
 }
 
 // Whether both are of one value, that all devices have or all processes.

@@ -43,6 +43,7 @@ public:
   const std::byte *payload(uint64_t entry) const { return reinterpret_cast<const std::byte *>(at(entry) + 1); }
   uint64_t lost() const { return header().lost.load(std::memory_order_relaxed); }
   bool is_written() const; // a process records into it now
+  bool is_cut() const { return is_cut_; } // `scan` has seen that the first records are overwritten
   bool is_closed() const { return header().closed.load(std::memory_order_relaxed) != 0; }
 
   // Processes of one job, as JAX's of one run, have the same programs. A token means another effect in another job.
@@ -65,7 +66,7 @@ private:
   int file_ = -1;
   // The file, or a copy: what was whole when it was looked at may be overwritten while the process goes on.
   void *memory_ = nullptr;
-  bool is_copy_ = false;
+  bool is_copy_ = false, is_cut_ = false;
   uint64_t size_ = 0;
   std::vector<uint64_t> entries_;
   uint64_t described_ = 0;                            // how much of what describes

@@ -60,14 +60,6 @@ int Create(const std::string &path, std::optional<uint64_t> inode) {
   }
 }
 
-int Allocate(int file, uint64_t size) {
-#if defined(__linux__)
-  return ::posix_fallocate(file, 0, static_cast<off_t>(size));
-#else
-  return ::ftruncate(file, static_cast<off_t>(size)) == 0 ? 0 : errno;
-#endif
-}
-
 std::byte *RecordsOf(FileHeader *file) { return reinterpret_cast<std::byte *>(file) + kPage; }
 
 constexpr uint64_t kPiece = 1 << 20;
@@ -136,15 +128,14 @@ inline std::byte *Append(std::byte *to, Checksum &sum, const void *data, size_t 
 
 } // namespace
 
-bool Writer::open(const std::string &path, uint64_t capacity, bool keeps_newest, std::optional<uint64_t> inode) {
+bool Writer::open(const std::string &path, uint64_t capacity, std::optional<uint64_t> inode) {
   std::lock_guard lock(mutex_);
   Descriptor file{Create(path, inode)};
   if (file.number < 0) return false;
-  segments_ = keeps_newest ? 2 : 1;
-  const uint64_t segment = capacity / segments_ / kPage * kPage;
-  end_ = kPage + segment * segments_;
+  const uint64_t segment = capacity / kSegments / kPage * kPage;
+  end_ = kPage + segment * kSegments;
   // All room is taken now: a page that finds none later would end the process.
-  if (const int error = Allocate(file.number, end_); error != 0) {
+  if (const int error = ::posix_fallocate(file.number, 0, static_cast<off_t>(end_)); error != 0) {
     ::unlink(path.c_str());
     Throw(error);
   }
@@ -154,7 +145,7 @@ bool Writer::open(const std::string &path, uint64_t capacity, bool keeps_newest,
   std::memcpy(header->magic, kMagic, sizeof kMagic);
   header->version = kVersion;
   header->byte_order = kByteOrder;
-  header->capacity = segment * segments_;
+  header->capacity = segment * kSegments;
   header->segment = segment;
   std::random_device random;
   header->seed = uint64_t{random()} << 32 | random();
@@ -213,13 +204,6 @@ void Writer::leave_to_parent() {
   Writing::begin_anew();
 }
 
-void Writer::sync() {
-  std::lock_guard lock(mutex_);
-  if (file_ < 0) return;
-  FileHeader *const header = mapped_.load(std::memory_order_relaxed);
-  if (::msync(header, kPage + header->capacity, MS_SYNC) != 0 || ::fsync(file_) != 0) Throw(errno);
-}
-
 bool Writer::describe(Kind kind, uint64_t site, std::string_view text) {
   std::lock_guard lock(mutex_);
   if (file_ < 0) return true;
@@ -230,19 +214,16 @@ bool Writer::describe(Kind kind, uint64_t site, std::string_view text) {
   entry->record.site = site;
   entry->record.payload_size = text.size();
   std::memcpy(bytes.data() + sizeof *entry, text.data(), text.size());
-  const FileHeader &file = *mapped_.load(std::memory_order_relaxed);
+  FileHeader &file = *mapped_.load(std::memory_order_relaxed);
   entry->checksum = SumOf(entry, file.seed, end_ - kPage - file.capacity, bytes.size());
   // In one call, which no signal that ends the process divides.
   const ssize_t written = ::pwrite(file_, bytes.data(), bytes.size(), static_cast<off_t>(end_));
-  if (written != static_cast<ssize_t>(bytes.size())) return false;
-  end_ += bytes.size();
-  return true;
-}
-
-uint64_t Writer::lost() {
-  std::lock_guard lock(mutex_);
-  FileHeader *const header = mapped_.load(std::memory_order_relaxed);
-  return header == nullptr ? 0 : header->lost.load(std::memory_order_relaxed);
+  if (written == static_cast<ssize_t>(bytes.size())) {
+    end_ += bytes.size();
+    return true;
+  }
+  file.lost.fetch_add(1, std::memory_order_relaxed); // so that readers say that records are missing
+  return false;
 }
 
 // A thread of its own.
@@ -264,7 +245,6 @@ uint64_t Writer::reserve(FileHeader &file, uint64_t size) {
   for (;;) {
     const uint64_t left = segment - taken % segment;
     const uint64_t at = size <= left ? taken : taken + left;
-    if (segments_ == 1 && at + size > segment) return kNone;
     if (file.taken.compare_exchange_weak(taken, at + size, std::memory_order_relaxed)) {
       if (at != taken)
         __atomic_store_n(reinterpret_cast<uint64_t *>(RecordsOf(&file) + taken % file.capacity),

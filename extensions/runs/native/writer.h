@@ -24,22 +24,18 @@ namespace effects::runs {
 // until no thread writes. Each thread says it in a place of its own, so that no thread waits for another's cache line.
 class Writer final : public Tap {
 public:
-  // Throws std::runtime_error, which says what the file system did. `keeps_newest`: once the file is full it goes on at
-  // its begin; otherwise what does not fit is counted. A file that is there is kept under another name, unless it is not
+  // Throws std::runtime_error, which says what the file system did. Once the file is full it goes on at its begin. A file that is there is kept under another name, unless it is not
   // the one with this inode: then, and if another process records into it, returns false.
-  bool open(const std::string &path, uint64_t capacity, bool keeps_newest, std::optional<uint64_t> inode = {});
+  bool open(const std::string &path, uint64_t capacity, std::optional<uint64_t> inode = {});
   // The file then takes what its records need.
   void close();
-  // Has the file system write all that is there now.
-  void sync();
   // Appends what describes records, before any that needs it. Returns false if the file system has no room.
   bool describe(Kind kind, uint64_t site, std::string_view text);
-  uint64_t lost();
 
   void take(const RecordHeader &header, const Span *spans, size_t count) noexcept override;
 
 private:
-  static constexpr uint64_t kNone = ~uint64_t{0};
+  static constexpr uint64_t kNone = ~uint64_t{0}, kSegments = 2;
   uint64_t reserve(FileHeader &file, uint64_t size);
   void prepare();
   void shrink(FileHeader &file);
@@ -48,7 +44,6 @@ private:
   std::mutex mutex_; // guards opening, closing and what describes
   int file_ = -1;
   uint64_t end_ = 0; // where the next description goes
-  uint64_t segments_ = 1;
   bool has_thread_ = false; // which prepares pages
 
   std::atomic<FileHeader *> mapped_{nullptr};

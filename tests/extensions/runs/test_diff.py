@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from jax.sharding import PartitionSpec as P
 
 import effects as fx
 from tests.environment import xla_flags
@@ -74,7 +75,7 @@ def test_bit_that_is_flipped(record):
     assert (first.title, first.iteration, first.argument, first.index, first.count) == ("params", 0, "w", (1, 2), 1)
     np.testing.assert_array_equal(first.a, w * 0.5 + 1)
     np.testing.assert_array_equal(first.b, flipped * 0.5 + 1)
-    assert first.ulp == 4 and first.distance == abs(float(first.a[1, 2]) - float(first.b[1, 2]))
+    assert first.distance == abs(float(first.a[1, 2]) - float(first.b[1, 2]))
     params, end = found.sites
     assert (params.compared, params.differing, end.compared) == (6, 3, 2)
     assert params.last.iteration == 2 and params.last.distance < params.first.distance == params.largest.distance
@@ -121,6 +122,49 @@ def test_kernel_that_accumulates_in_another_order(order, record):
         [site] = found.sites
         assert site.compared == 64 and site.first.iteration == 0 and site.differing > 60
         assert 0 < site.last.distance < 1e-4
+
+
+PRINTS = [[f"{place}{number} {{}}" for number in range(3)] for place in ("before", "in", "behind")]
+
+
+@pytest.mark.parametrize("kind", ["value", "moved", "left out", "added"])
+@pytest.mark.parametrize("place", range(3), ids=["before", "in", "behind"])
+def test_change_around_a_region_is_found_in_its_place(place, kind, record):
+    """Where devices have effects for themselves, and where they have them in common; and it is found nowhere else."""
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    old = PRINTS[place][1]
+
+    def program(prints, off=0):
+        def show(texts, x):
+            for text in texts:
+                fx.print(text, x + off * (text == old))
+
+        @fx.jit
+        def f(x):
+            show(prints[0], x.sum())
+            x = jax.shard_map(lambda x: (show(prints[1], x[0]), x)[1], mesh=mesh, in_specs=P("d"), out_specs=P("d"))(x)
+            show(prints[2], x.sum())
+
+        return f
+
+    texts = [*PRINTS[place]]
+    match kind:
+        case "moved":
+            texts[1:] = texts[:0:-1]
+        case "left out":
+            del texts[1]
+        case "added":
+            texts.insert(1, "new {}")
+    changed = program([*PRINTS[:place], texts, *PRINTS[place + 1 :]], off=int(kind == "value"))
+    x, count = jnp.arange(2), 2 if place == 1 else 1
+    found = fx.runs.diff(record(program(PRINTS), x), record(changed, x))
+    different = {site.title: (site.differing, site.only_a, site.only_b) for site in found.sites if site.differs}
+    wanted = {"value": {old: (count, 0, 0)}, "left out": {old: (0, count, 0)}, "added": {"new {}": (0, 0, count)}}
+    assert different == wanted.get(kind, {}) and not found.equal
+    if kind == "value":
+        assert found.parting is None
+    else:
+        assert {old, "new {}"} & {found.parting.a.title, found.parting.b.title}
 
 
 SYNC = """
@@ -239,7 +283,7 @@ def test_loop_says_which_iteration(record):
     found = fx.runs.diff(record(lambda: (f(10), f(10))), record(lambda: (f(10), f(7))))
     [site] = found.sites
     assert [pair.iteration for pair in (site.first, site.largest, site.last)] == [7, 9, 9]
-    assert site.growth[0].tolist() == [17, 18, 19] and site.growth[1].tolist() == [14, 16, 18]
+    assert [pair.distance for pair in (site.first, site.last)] == [14, 18]
     assert found.parting is None
 
 
@@ -280,26 +324,68 @@ def test_values_of_all_kinds(record):
         assert str(found)
 
 
-def test_beginning_that_is_overwritten(tmp_path):
-    """Of a file that keeps the newest records, what it has is compared with the same part of the other run."""
-
-    def record(name, n, **options):
-        code = f"""
-import jax, jax.numpy as jnp, effects as fx
-f = fx.jit(lambda n: jax.lax.fori_loop(0, 3000, lambda i, _: fx.log("turn", i=i, x=jnp.where(i < n, i, -1)), None))
-with fx.record({str(tmp_path / name)!r}, **{options}), fx.capture(suppress=True):
-    f(3000), f({n})
+FULL = """
+import threading, jax, jax.numpy as jnp, effects as fx
+@fx.jit
+def f(call, n):
+    jax.lax.fori_loop(0, 100, lambda i, _: fx.log("turn", call=call, x=jnp.where(i < n, i, -1)), None)
+def run(calls, bad=None):
+    for call in range(calls):
+        f(call, 90 if call == bad else 100)
+    fx.effects_barrier()
+def record(name, calls, bad=None, threads=1, max_bytes=1 << 16):
+    with fx.record(FOLDER + name, max_bytes=max_bytes), fx.capture(suppress=True):
+        run(calls, bad)
+        if threads == 2:
+            thread = threading.Thread(target=run, args=(calls,))
+            thread.start()
+            thread.join()
+whole = 1 << 22
 """
-        done = run_python(code)
-        assert done.returncode == 0, done.stderr
-        return fx.runs.read(tmp_path / name)
 
-    whole, cut, other = record("whole.fx", 3000), record("cut.fx", 3000, max_bytes=1 << 16), record("other.fx", 2990)
-    assert len(cut) < 1000
-    assert fx.runs.diff(whole, cut).equal and fx.runs.diff(cut, whole).equal
-    found = fx.runs.diff(cut, other)
+
+def test_beginning_that_is_overwritten(tmp_path):
+    """Of a file that keeps the newest records, the calls that it has whole are compared with those of the same numbers.
+    It does not matter what the process had called before it was recorded. The report says how much is left out."""
+    code = FULL + (
+        "record('cut', 30); record('whole', 30, max_bytes=whole); record('bad', 30, 28)\n"
+        "record('early', 30, 2, 1, whole); record('long', 40); record('short', 20); record('two', 30, threads=2)\n"
+        "f = fx.jit(lambda: jax.lax.fori_loop(0, 3000, lambda i, _: fx.log('turn', x=i), None))\n"
+        "with fx.record(FOLDER + 'call', max_bytes=1 << 16), fx.capture(suppress=True): f()"
+    )
+    done = run_python(f"FOLDER = {str(tmp_path)!r} + '/'" + code)
+    assert done.returncode == 0, done.stderr
+    runs = {path.name: fx.runs.read(path) for path in tmp_path.iterdir()}
+    assert len(runs["cut"]) < 1000 and len(runs["whole"]) == 3000
+
+    def diff(a, b):
+        return fx.runs.diff(runs[a], runs[b])
+
+    for a, b in [("whole", "cut"), ("cut", "whole"), ("cut", "early")]:
+        found = diff(a, b)
+        [site] = found.sites
+        assert found.equal and 20 < found.begin < 29 and site.compared == 100 * (30 - found.begin)
+        assert f"The first {found.begin} calls and what callbacks" in str(found)
+    found = diff("cut", "bad")
     [site] = found.sites
-    assert site.differing == 10 and (site.only_a, site.only_b) == (0, 0) and found.parting is None
+    assert (site.differing, site.only_a, site.only_b, site.first.call) == (10, 0, 0, 28) and found.parting is None
+    [site] = diff("cut", "long").sites  # which has ten calls more
+    assert (site.differing, site.only_a) == (0, 0) and site.only_b > 0
+    [site] = diff("cut", "short").sites
+    assert (site.compared, site.only_b) == (0, 0) and site.only_a > 0
+    with pytest.raises(fx.runs.RunError, match="has no call from its beginning on"):
+        diff("call", "whole")
+    with pytest.raises(fx.runs.RunError, match="programs of threads 1, 2. Which"):
+        diff("two", "whole")
+
+
+def test_records_without_room_are_refused(record, tmp_path):
+    """Nobody knows to which call they belong."""
+    with fx.record(tmp_path / "lost.fx", max_bytes=1 << 16), fx.capture(suppress=True):
+        fx.jit(lambda x: fx.log("step", x=x))(jnp.zeros(1 << 16))
+        fx.effects_barrier()
+    with pytest.raises(fx.runs.RunError, match="lacks 1 record for which it had no room"):
+        fx.runs.diff(tmp_path / "lost.fx", record(lambda: None))
 
 
 def cli(*args):
@@ -375,12 +461,32 @@ def test_threads_and_what_callbacks_call(record):
         thread.join()
         f(x + 1)
 
-    a, b, c = record(both, 1.0), record(both, 1.0), record(both, 2.0)
+    a, b, c = record(both, 1.0), record(both, 1.0), record(both, 5.0)
     assert fx.runs.diff(a, b).equal, str(fx.runs.diff(a, b))
     found = fx.runs.diff(a, c)
     assert [(site.compared, site.differing) for site in found.sites if site.title != "<lambda>"] == [(2, 2), (2, 2)]
     [called] = [site for site in found.sites if site.title == "inner {}"]
-    assert called.first.iteration == 0 and called.first.b == 2
+    assert called.first.iteration == 0 and called.first.b == 5
+
+
+def test_threads_that_begin_in_another_order(record):
+    """Those that have the same records correspond, whatever their numbers are."""
+    import threading
+
+    f = fx.jit(lambda x: (fx.print("all {}", x), fx.log("rows", x=jnp.full(3, x), who=["text", None])))
+
+    def run(values):
+        for x in values:
+            thread = threading.Thread(target=lambda x=x: (f(x), f(2 * x), fx.effects_barrier()))
+            thread.start()
+            thread.join()
+
+    a, b, c = record(run, (1.0, 2.0, 3.0)), record(run, (3.0, 1.0, 2.0)), record(run, (3.0, 1.0, 2.0, 5.0))
+    assert fx.runs.diff(a, b).equal, str(fx.runs.diff(a, b))
+    found = fx.runs.diff(a, c)
+    assert [(site.differing, site.only_a, site.only_b) for site in found.sites] == [(0, 0, 2), (0, 0, 2)]
+    d = record(run, (3.0, 1.0, 2.5))
+    assert [site.differing for site in fx.runs.diff(a, d).sites] == [2, 2]
 
 
 def test_arguments_that_only_one_has(record):

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pty
-import re
-import select
 import subprocess
 import sys
-import termios
 import threading
-import time
 
 import jax
 import jax.numpy as jnp
-import pyte
 import pytest
 from jax.sharding import PartitionSpec as P
 
@@ -135,59 +128,6 @@ def running(path):
         finally:
             process.stdin.close()
     assert process.returncode == 0
-
-
-class Terminal:
-    """`effects tail` on a pseudo-terminal."""
-
-    SIZE = 140, 30
-
-    def __init__(self, *arguments):
-        self.screen = pyte.Screen(*self.SIZE)
-        self._stream = pyte.ByteStream(self.screen)
-        self._ours, its = pty.openpty()
-        termios.tcsetwinsize(its, self.SIZE[::-1])
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "30"}
-        command = [sys.executable, "-m", "effects", "tail", *map(str, arguments)]
-        self.process = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, cwd=ROOT, env=environment)
-        os.close(its)
-
-    def wait_for(self, pattern):
-        """What matches on the screen, once it does."""
-        end = time.monotonic() + 120
-        while not (found := re.search(pattern, "\n".join(self.screen.display))):
-            ready, _, _ = select.select([self._ours], [], [], max(0.0, end - time.monotonic()))
-            assert ready, self.screen.display
-            self._stream.feed(os.read(self._ours, 1 << 16))
-        return found
-
-    def end(self):
-        """The exit status."""
-        with contextlib.suppress(OSError):
-            while data := os.read(self._ours, 1 << 16):
-                self._stream.feed(data)
-        os.close(self._ours)
-        return self.process.wait(120)
-
-
-def test_table_of_sites_counts_lines(tmp_path):
-    """One row for each line, with its newest record, until the recording ends."""
-    with running(tmp_path / "run.fx") as steps:
-        terminal = Terminal("--sites", tmp_path / "run.fx")
-        terminal.wait_for(r"step +│ 3 .* step loss=\S+ i=2 .*\n.*i = \{\} +│ 3 .* i = 2 +│")
-        steps(7)
-        terminal.wait_for(r"step +│ 10 .* i=9 .*\n.*i = \{\} +│ 10 .* i = 9 +│")
-    assert terminal.end() == 0
-
-
-def test_plot_follows_a_field(tmp_path):
-    """One curve for each line and field, until the recording ends."""
-    with running(tmp_path / "run.fx") as steps:
-        terminal = Terminal("--plot", "loss", "--plot", "i", tmp_path / "run.fx")
-        terminal.wait_for(r"loss <string>:6 +█▄▁ .*\n?i <string>:6 +▁▅█ +2 +0 to 2")
-        steps(5)
-        terminal.wait_for(r"i <string>:6 +▁\S{6}█ +7 +0 to 7")
-    assert terminal.end() == 0
 
 
 def test_lines_come_while_the_program_runs(tmp_path):

@@ -97,7 +97,7 @@ def test_programs_and_callbacks_have_slices(path):
         (rows[one["pid"], one["tid"]].split()[0], rows[other["pid"], other["tid"]].split()[0])
         for one, other in zip(events["s"], events["f"], strict=True)
     )
-    assert arrows["thread", "device"] == 7 and arrows["device", "callbacks"] >= 3
+    assert arrows == {("thread", "device"): 7}
     assert len({rows[call["pid"], call["tid"]] for call in calls}) == 2
     instants = collections.Counter(event["name"] for event in events["i"])
     assert instants["shard at=0.0"] == 3 and instants["outside"] == 1
@@ -163,29 +163,6 @@ def test_every_field_is_taken(how, nest, path):
         assert len(real) == 12
 
 
-def test_barrier_says_what_it_waited_for(path):
-    """The program or the callback that ended last."""
-    is_waiting = threading.Event()
-
-    def slow(x):
-        is_waiting.wait()
-
-    def wait_for_barrier():
-        kinds = set()
-        while wire.Kind.BARRIER not in kinds:  # recording goes on
-            kinds = {event.kind for event in fx.runs.read(path).events()}
-        is_waiting.set()
-
-    with fx.record(path):
-        thread = threading.Thread(target=wait_for_barrier)
-        thread.start()
-        fx.jit(lambda x: fx.callback(slow, None, x))(1.0)
-        fx.effects_barrier()
-        thread.join()
-    barrier = slices_of(trace_of(path), "barrier")[0]
-    assert re.fullmatch(r".*slow at .*test_trace.py:\d+", barrier["args"]["waited for"][0])
-
-
 def test_failures_have_their_texts(path):
     """Also those that a call raises, which then has an end."""
 
@@ -223,8 +200,8 @@ def test_asynchronous_functions_have_slices(path):
         jax.jit(f)(1.0)
         fx.effects_barrier()
     events = trace_of(path)
-    started = slices_of(events, "function")
-    assert names_of(started) == ["double"] * 10
+    started = slices_of(events, "operation")
+    assert [re.sub(r".*\.(\w+) at .*", r"\1", each["name"]) for each in started] == ["double"] * 8  # one for all lanes
     assert not any("unfinished" in event["args"] for event in events["X"])
 
 

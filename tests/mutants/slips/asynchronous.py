@@ -42,7 +42,7 @@ SLIPS = (
     Slip(
         "asynchronous.done_before_its_start",
         "extensions/asynchronous/host_runs.py",
-        "            if not 0 < number <= started or number in begun:\n",
+        "            if not 0 < key.number <= started or key.number in begun:\n",
         "            if True:\n",
         "A done that comes before its start, from a faster device, is refused.",
         (f"{DEVICES}::test_loops_of_the_whole_program_carry_them",),

@@ -21,7 +21,7 @@ from tests.oracle.devices.language import DeviceCase
 from tests.oracle.devices.observe import expect as expect_on_devices
 from tests.oracle.failures import settle_domains, unknown_labels
 from tests.oracle.host import in_lane
-from tests.oracle.language import DOMAINS, EFFECTS, Case, Run, T, kinds_of_labels, label_of, statements
+from tests.oracle.language import DOMAINS, EFFECTS, Case, Run, kinds_of_labels, label_of, statements
 from tests.oracle.observe import Outcome, expect, without_signed_zeros
 from tests.oracle.runs.reader import Reader
 from tests.oracle.runs.recorded import RecordedDeviceReading, RecordedReading
@@ -142,29 +142,18 @@ def named(runs: Any, lines: Iterable[str]) -> list[str]:
     return [word if word in callbacks or word.endswith((".callback", ".asked")) else line for word, line in words]
 
 
-def _outcomes(
-    runs: Any, expected: Outcome, places: Sequence[T], records: Sequence[dict[str, Any]]
-) -> tuple[Outcome, Outcome, list[T]]:
-    """What is expected and what was read, without the functions of asynchronous operations, and the places that are
-    left. A file does not say of which operation such a function is: what it calls stands behind the program."""
-    labels = {label for label, kind in kinds_of_labels(runs).items() if kind == "async_host"}
-    records = [record for record in records if not is_of_operation(record) and label_of(line_of(record)) not in labels]
-    seen = dataclasses.replace(
-        expected, lines=without_signed_zeros(map(line_of, records)), tokens=[*map(seen_of, records)]
-    )
-    kept = [(line, at) for line, at in zip(expected.lines, places, strict=True) if label_of(line) not in labels]
-    before = expected.lines
-    expected = dataclasses.replace(expected, lines=named(runs, (line for line, _ in kept)), stopped=[])
-    if expected.ends is not None:
-        expected.ends = [sum(label_of(line) not in labels for line in before[:end]) for end in expected.ends]
-    return expected, seen, [at for _, at in kept]
+def _outcomes(runs: Any, expected: Outcome, records: Sequence[dict[str, Any]]) -> tuple[Outcome, Outcome]:
+    """What is expected and what was read."""
+    records = [record for record in records if not is_of_operation(record)]
+    lines, tokens = without_signed_zeros(map(line_of, records)), [*map(seen_of, records)]
+    seen = dataclasses.replace(expected, lines=lines, tokens=tokens)
+    return dataclasses.replace(expected, lines=named(runs, expected.lines), stopped=[]), seen
 
 
 def compare_records(case: Case, expected: Outcome, records: Sequence[dict[str, Any]]) -> list[str]:
     """What is wrong with the records of a case: their order in each domain, their texts, and their tokens."""
-    assert expected.places is not None
-    expected, seen, places = _outcomes(case.runs, expected, expected.places, records)
-    expected = settle_domains(case, dataclasses.replace(expected, places=places), seen)
+    expected, seen = _outcomes(case.runs, expected, records)
+    expected = settle_domains(case, expected, seen)
     kinds = kinds_of_labels(case.runs)
     unordered = {label for label, kind in kinds.items() if not EFFECTS[kind]} | {"u"}
     apart = {label for label, kind in kinds.items() if kind in DOMAINS}
@@ -190,7 +179,7 @@ def compare_device_records(case: DeviceCase, records: Sequence[dict[str, Any]]) 
         several = len(case.sequences) > 1
         own = [record for record in records if not several or record["text"].startswith(f"t{number}")]
         expected, places = expect_on_devices(sequence, case.after_error == "stop", RecordedDeviceReading)
-        expected, seen, places = _outcomes(runs, expected, places, own)
+        expected, seen = _outcomes(runs, expected, own)
         texts = [(record["text"].split("(", 1)[0], record["device"]) for record in own]
         complaints += device_compare.compare(sequence, expected, places, seen, texts)
     return complaints

@@ -10,10 +10,7 @@ import collections
 import dataclasses
 import functools
 import itertools
-import pickle
 import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -195,13 +192,17 @@ def check(case: AnyCase, rng: random.Random, kinds: Sequence[str] = MUTATIONS) -
     repeated = repeatable(case)
     if repeated is None:
         return 0
-    case, before = repeated, lines_of(repeated)
-    programs = [*dict.fromkeys(run.program for run in case.runs)]
-    found = [mutation for program in programs for mutation in mutations(program)]
-    chosen = []
-    for kind in kinds:
-        if of_kind := [mutation for mutation in found if mutation.kind == kind]:
-            chosen.append(rng.choice(of_kind))
+    found = [mutation for program in _programs(repeated) for mutation in mutations(program)]
+    of_kinds = ([mutation for mutation in found if mutation.kind == kind] for kind in kinds)
+    return _check_each(repeated, [rng.choice(each) for each in of_kinds if each])
+
+
+def _programs(case: AnyCase) -> list[Program]:
+    return [*dict.fromkeys(run.program for run in case.runs)]
+
+
+def _check_each(case: AnyCase, chosen: Sequence[Mutation]) -> int:
+    before = lines_of(case)
     with tempfile.TemporaryDirectory() as folder:
         first, second = Path(folder, "a.fx"), Path(folder, "b.fx")
         record(case, first)
@@ -212,7 +213,7 @@ def check(case: AnyCase, rng: random.Random, kinds: Sequence[str] = MUTATIONS) -
             answer = reader().ask("diff", str(first), str(second))
             if complaints := compare(mutation, before, lines_of(other), answer):
                 title = "itself" if mutation is None else f"{mutation.kind} {mutation.labels}"
-                programs = [mutation.program, mutation.changed] if mutation else programs
+                programs = [mutation.program, mutation.changed] if mutation else _programs(case)
                 sources = [render(program) for program in programs]
                 raise AssertionError("\n".join([f"diff with {title}:", *complaints, "", *sources]))
     return len(others)
@@ -224,21 +225,10 @@ SMALLEST = 1 << 16  # bytes of a file
 _RECORD = 112  # bytes of a usual record
 
 
-def record_apart(case: AnyCase, path: Path, keep: str) -> None:
-    """Runs a case and records it in a process of its own: where a beginning is overwritten, calls are counted from the
-    first of their thread in its process."""
-    program = (
-        "import pickle, sys; from tests.oracle.runs import mutating; mutating.record(*pickle.load(sys.stdin.buffer)"
-    )
-    program += f", max_bytes={SMALLEST}, keep={keep!r})"
-    subprocess.run([sys.executable, "-c", program], input=pickle.dumps((case, path)), check=True)
-
-
-def check_cut(case: Case, rng: random.Random, kind: str, keep: str, fill: float) -> int:
+def check_cut(case: AnyCase, rng: random.Random, kind: str, fill: float) -> int:
     """Checks what `diff` finds where files of the smallest size are full.
 
-    The dispatches of the case are repeated until they fill the file so many times. The last repetition has the
-    mutation, or the first one, as the file keeps the newest records or the first.
+    The dispatches of the case are repeated until they fill the file so many times. The last repetition is mutated.
 
     Returns:
       How many diffs it has checked: none of a case that may differ from itself, or has too many records or too few.
@@ -254,18 +244,17 @@ def check_cut(case: Case, rng: random.Random, kind: str, keep: str, fill: float)
     times = max(2, round(fill * SMALLEST / size))
     mutation = rng.choice(found)
     case = dataclasses.replace(repeated, runs=repeated.runs * times)
-    chosen = range(count) if keep == "first" else range(count * (times - 1), count * times)
-    other = with_program(case, mutation, chosen)
+    other = with_program(case, mutation, range(count * (times - 1), count * times))
     before = lines_of(case)
     with tempfile.TemporaryDirectory() as folder:
         first, second = Path(folder, "a.fx"), Path(folder, "b.fx")
-        record_apart(case, first, keep)
+        record(case, first, max_bytes=SMALLEST)
         for name, each in (None, case), (mutation, other):
-            record_apart(each, second, keep)
+            record(each, second, max_bytes=SMALLEST)
             answer = reader().ask("diff", str(first), str(second))
             if complaints := compare(name, before, lines_of(each), answer):
                 title = "itself" if name is None else f"{kind} {mutation.labels}"
-                head = f"diff with {title}, which is {fill} times as large as a file that keeps the {keep}:"
+                head = f"diff with {title}, which is {fill} times as large as a file:"
                 raise AssertionError(
                     "\n".join([head, *complaints, "", render(mutation.program), describe(case)[-300:]])
                 )
