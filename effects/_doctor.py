@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib.metadata
 import io
+import json
 import os
 import platform
 import sys
@@ -111,11 +112,15 @@ _CHECKS: dict[str, Callable[[], str]] = {
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Prints versions, devices, variables, settings and a self-test, as text for a bug report."""
-    for name, value in _facts():
-        print(f"{name}: {value}")
+    """Prints versions, devices, variables, settings and a self-test: as text for a bug report, or as a JSON object."""
+    facts = dict(_facts())
     checks = {shows: _what_is_wrong(check) for shows, check in _CHECKS.items()}
     failed = sum(map(bool, checks.values()))
+    if options.json:
+        print(json.dumps({"facts": facts, "checks": checks}, indent=2))
+        return int(failed != 0)
+    for name, value in facts.items():
+        print(f"{name}: {value}")
     for shows, wrong in checks.items():
         print(f"FAILED: {shows}: {wrong}" if wrong else f"ok: {shows}")
     if failed:
@@ -124,7 +129,10 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """`effects doctor` takes none."""
+    """Adds the options of `effects doctor`."""
+    parser.add_argument(
+        "--json", action="store_true", help='an object of "facts" and "checks", each with what is wrong'
+    )
 
 
 def _what_is_wrong(check: Callable[[], str]) -> str:

@@ -27,6 +27,7 @@ from effects._jax import (
     default_device,
     forget_fast_paths,
     is_addressable,
+    launches_take_threads,
     only_device,
     sharding_of_call,
     with_flat_arguments,
@@ -341,6 +342,10 @@ class StreamHost:
     def several_devices(self) -> bool:
         """Whether programs may run on several devices. Asked once."""
         return several_devices()
+
+    def most_in_flight(self) -> int:
+        """How many programs with effects may run over several devices at a time; 0: any number. Asked once."""
+        return 24 if launches_take_threads and jax.default_backend() == "cpu" else 0
 
     def compile(self, lock: Any, program: Any, args: tuple[Any, ...], kwargs: Any, gave_up: bool) -> bool:
         """Compiles a program, which JAX keeps for the call. Returns whether it is for several devices.

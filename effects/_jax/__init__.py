@@ -184,6 +184,7 @@ from effects._jax.traces import is_being_traced as is_being_traced
 from effects._jax.traces import is_of_traces_here as is_of_traces_here
 from effects._jax.traces import is_outside_of_traces as is_outside_of_traces
 from effects._jax.traces import is_staged as is_staged
+from effects._jax.traces import launches_take_threads as launches_take_threads
 from effects._jax.traces import leave_traces as leave_traces
 from effects._jax.traces import outside_of_traces as outside_of_traces
 from effects._jax.traces import runs_now as runs_now

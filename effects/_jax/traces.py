@@ -165,6 +165,11 @@ def check_symbolic_scopes(fun: Any, args: Any, kwargs: Any) -> None:
     _export.check_symbolic_scope_errors(fun, args, kwargs)
 
 
+launches_take_threads = jax.__version_info__ < (0, 12)
+"""Whether XLA launches programs over several CPU devices with the threads that compute. Who brings a device the 33rd
+waits, and may have the thread that one of these needs."""
+
+
 # Tracebacks that show the user's frames only: `jax._src.traceback_util`.
 
 _OF_JAX = os.path.dirname(jax.__file__) + os.sep

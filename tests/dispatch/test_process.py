@@ -159,6 +159,14 @@ def test_doctor_says_what_is_here_and_that_it_works():
     assert "JAX_NUM_CPU_DEVICES: 3" in good and "EFFECTS_SYNC: 1" in good and any(line[:5] == "flax:" for line in good)
 
 
+def test_doctor_as_json():
+    """The same as an object, for programs that read it."""
+    done = run_forked("from effects.cli import main\nraise SystemExit(main(['doctor', '--json']))")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0 and found["facts"]["jax"] == jax.__version__ and "XLA_FLAGS" in found["facts"]
+    assert len(found["checks"]) == 3 and not any(found["checks"].values())
+
+
 def test_command_without_a_subcommand_shows_its_help(capsys):
     """`effects` by itself says what it can do."""
     assert main([]) == 0
@@ -238,6 +246,7 @@ def test_call_that_never_returns_does_not_hold_up_the_end(order):
 
 
 INTERRUPTED = """
+import json
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 import random, signal

@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstddef>
+#include <deque>
 #include <utility>
 
 #include "call.h"
@@ -44,5 +46,21 @@ private:
   inline static thread_local bool here_ = false;
   const bool before_ = here_;
 };
+
+// The output tokens of programs over several devices that may run, of all threads, the oldest first. Under Python's
+// lock.
+class InFlight {
+public:
+  void add(nb::handle output_token) { tokens_.push_back(nb::borrow(output_token)); }
+  bool has_room(size_t most) const { return tokens_.size() < most; }
+  // Waits until there is room, and then for half of them, since to wake a thread has its price.
+  void make_room(size_t most);
+
+private:
+  std::deque<nb::object> tokens_;
+};
+
+// The process's own.
+InFlight &in_flight();
 
 } // namespace effects

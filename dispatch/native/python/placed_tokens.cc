@@ -5,17 +5,13 @@
 #include "call.h"
 
 namespace effects {
-namespace {
 
-// Whether the user has deleted an array, who gets at every one through `jax.live_arrays()`.
 bool IsDeleted(nb::handle array) {
   static PyObject *const name = PyUnicode_InternFromString("is_deleted");
   const nb::object deleted = CallMethod(array, name);
   if (!deleted.is_valid()) throw nb::python_error();
   return deleted.is(nb::handle(Py_True));
 }
-
-} // namespace
 
 // Of tokens in use only the cells of programs that are known to be over are given back, as by take_back(): devices may
 // still come with the others.

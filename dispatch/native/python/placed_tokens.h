@@ -22,6 +22,9 @@ struct PlacedToken {
   bool is_late = false;    // the drain is done with the program, which is not known to have closed
 };
 
+// Whether the user has deleted an array, who gets at every one through `jax.live_arrays()`.
+bool IsDeleted(nb::handle array);
+
 // Those of a thread on the devices of one sharding, or on one device. To put an array on devices takes longer than to
 // call a small program, so a token stays there: when its program is over, it is another's. All under Python's lock,
 // which `make` and JAX's arrays may let go of for a while.

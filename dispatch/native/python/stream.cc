@@ -204,11 +204,12 @@ nb::object Stream::launch(Caller &caller, bool over_several, nb::handle program,
   std::optional<Compiling> compiling;
   bool gave_up = false;
   if (caller.compiled && waits()) {
-    const PyLockGuard guard(launching_);
+    std::optional<PyLockGuard> guard;
+    acquire_launch_lock(guard);
     if (caller.compiling == 0) { // otherwise JAX may make this thread wait for the one that compiles
       const TracingForbidden yes(true);
       try {
-        return Call(program, token, args, kwargs);
+        return put(program, token, args, kwargs);
       } catch (nb::python_error &error) {
         if (!error.matches(would_trace_)) throw;
         gave_up = true;
@@ -219,8 +220,9 @@ nb::object Stream::launch(Caller &caller, bool over_several, nb::handle program,
   if (compiling || !caller.compiled) compile(caller, program, token, args, kwargs, gave_up);
   compiling.reset();
   if (!waits()) return Call(program, token, args, kwargs);
-  const PyLockGuard guard(launching_);
-  return Call(program, token, args, kwargs);
+  std::optional<PyLockGuard> guard;
+  acquire_launch_lock(guard);
+  return put(program, token, args, kwargs);
 }
 
 // Compiles a program, which JAX keeps for the call.
@@ -231,6 +233,32 @@ void Stream::compile(Caller &caller, nb::handle program, nb::handle token, nb::h
   const nb::object several = host_.attr("compile")(caller.compile_lock, program, given, NamesOf(kwargs), gave_up);
   caller.several = caller.several || nb::cast<bool>(several);
   caller.compiled = true;
+}
+
+// Whether only so many programs may run over several devices at a time.
+bool Stream::limits() {
+  if (!most_in_flight_) most_in_flight_ = nb::cast<size_t>(host_.attr("most_in_flight")());
+  return *most_in_flight_ != 0;
+}
+
+// Waits until a program may be put on several devices, and keeps others from that.
+void Stream::acquire_launch_lock(std::optional<PyLockGuard> &guard) {
+  for (;;) {
+    if (limits()) in_flight().make_room(*most_in_flight_);
+    guard.emplace(launching_);
+    if (!limits() || in_flight().has_room(*most_in_flight_)) return;
+    guard.reset(); // while we wait for room, others may launch
+  }
+}
+
+// Puts a program on several devices.
+nb::object Stream::put(nb::handle program, nb::handle token, nb::handle args, nb::handle kwargs) {
+  nb::object returned = Call(program, token, args, kwargs);
+  PyObject *traits, *output_token;
+  Py_ssize_t at = 0;
+  if (limits() && token.is_valid() && PyDict_Next(nb::object(returned[1]).ptr(), &at, &traits, &output_token))
+    in_flight().add(output_token);
+  return returned;
 }
 
 // The tokens on the devices that run the program: those of its arguments. If these name none, it is likely to run where

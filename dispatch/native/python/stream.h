@@ -78,6 +78,7 @@ private:
 
   const PrintOptions *find_options();
   bool several_devices();
+  bool limits();
   struct FoundPool {
     nb::object pool; // None: the token is given from the host
     bool over_several = false;
@@ -95,6 +96,8 @@ private:
   void compile(Caller &caller, nb::handle program, nb::handle token, nb::handle args, nb::handle kwargs, bool gave_up);
   nb::object launch(Caller &caller, bool over_several, nb::handle program, nb::handle token, nb::handle args,
                     nb::handle kwargs);
+  void acquire_launch_lock(std::optional<PyLockGuard> &guard);
+  nb::object put(nb::handle program, nb::handle token, nb::handle args, nb::handle kwargs);
 
   nb::object keep(uint32_t number, Caller &caller, nb::handle traits, nb::handle output_token, bool closed);
   void set_newest(uint32_t number, Caller &caller, nb::handle output_token);
@@ -112,6 +115,7 @@ private:
   std::deque<uint32_t> unclosed_;  // those of `running`, the oldest first, as their thread knows
   std::optional<bool> several_;    // whether programs may run on several devices
   std::optional<bool> one_device_; // whether there is one in all, of whatever platform
+  std::optional<size_t> most_in_flight_;
   nb::object sharding_, pool_; // of the newest program on several devices: how its arguments lay, and the tokens there
   nb::object sharding_on_one_, pool_of_one_; // the same of the newest program whose arguments named one device
   nb::object host_, array_type_, launching_, would_trace_;
