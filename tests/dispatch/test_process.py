@@ -7,6 +7,7 @@ import doctest
 import importlib.util
 import io
 import itertools
+import json
 import pkgutil
 import traceback
 from pathlib import Path
