@@ -66,8 +66,10 @@ def _install(watch: bool) -> None:
     import effects
 
     if watch:
-        from effects.extensions.watching.everywhere import install_watching
+        from effects import _lazy
 
+        with _lazy.required_by("effects run --watch"):
+            from effects.extensions.watching.everywhere import install_watching
         install_watching()
     else:
         effects.install()

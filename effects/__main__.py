@@ -2,7 +2,7 @@
 
 import sys
 
-from effects_command import main
+from effects.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 
 import effects as fx
-import effects_command
 from effects import _lazy, _removed
 from effects._commands import COMMANDS, before_command
 
@@ -29,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else [*argv]
     if words[:1] == ["run"]:  # whose errors are the program's
+        import effects_command
+
         return effects_command.run(words[1:])
     try:
         status = _run(words)
