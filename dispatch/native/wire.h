@@ -9,7 +9,7 @@ namespace effects {
 
 // Grows when a function of the native module takes or gives something else than before, or the wire has other names.
 // effects/_model/native.py says which one Python expects.
-inline constexpr int kInterface = 42;
+inline constexpr int kInterface = 43;
 
 // Tokens
 
