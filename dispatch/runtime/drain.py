@@ -372,7 +372,8 @@ class Drain:
                 return (asked, MSG_PROCESS_ENDS, False) if asked else None
             part = parts.pop()  # it lives no longer than its run
             if len(part) == _BETWEEN:
-                replay.records(Records(*part, find))
+                data, count = part
+                replay.records(Records(data, count, find))
                 continue
             site_id, token, device, reply, several, payload, time = part
             site = find(site_id)
