@@ -8,6 +8,7 @@
 #include "cuda_world.h"
 #include "dispatch/native/xla/host_failures.h"
 #include "dispatch/native/xla/runtime.h"
+#include "extensions/asynchronous/native/operations.h"
 #include "extensions/asynchronous/native/ticket.h"
 
 namespace effects::cuda_operations_test {
