@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-INTERFACE = 42
+INTERFACE = 43
 """That of the module, `kInterface` in `dispatch/native/wire.h`: the one number that both have to have."""
 
 MSG_NATIVE_MISSING = (
