@@ -5,7 +5,7 @@ from effects import cli
 from effects._api.log import Event as Event
 from effects._model import wire as _wire
 from effects._model.content import content_from as content_from
-from effects._model.effect import domain_numbers as domain_numbers
+from effects._model.effect import domain_number as domain_number
 from effects._model.function import HostFunction as HostFunction
 from effects._model.line import Line as Line
 from effects._model.line import fill as fill

@@ -178,6 +178,8 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         if isinstance(error, Exception) and number >= 0:
             # JAX may have waited for the program, and says only that it failed.
             _raise_what_ended(stream, number)
+            if isinstance(error, jax.errors.JaxRuntimeError):
+                runtime.drain.wait(lambda: number not in stream.calls)  # until its other effects are done
             if (failure := failure_in([error], self._name)) is not None:
                 raise failure from None
             _count_without_token(error)
@@ -217,6 +219,8 @@ def _clear_up(error: BaseException) -> None:
     """After an error in a call that began outside of traces, on its way to the user."""
     try:
         leave_traces()
+        if config.sync and isinstance(error, Exception) and not runtime.streams.for_plain().dispatching:
+            runtime.waiting.for_thread()
     finally:  # once more: another interrupt may have ended the first
         leave_traces()
     hide_frames(error)

@@ -12,7 +12,7 @@ import numpy as np
 from effects import _jax
 from effects._config import config
 from effects._model.device import device_number
-from effects._model.effect import domain_numbers, token_key
+from effects._model.effect import domain_number, token_key
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.wire import ALL_DEVICES, Kind
@@ -59,15 +59,15 @@ def _publish_in(stream: Stream, site: Site, device: int, values: list[Any]) -> l
         number = stream.open(EAGER, stream.dispatching)
         stream.eager[number] = site
         first, epoch, phase, index = map(int, stream.token(number))
-        (number_of_domain,) = domain_numbers([token_key(site.effect)]).values()
-        token = (first + number_of_domain, epoch, phase, index)
+        first += domain_number(token_key(site.effect))
+        token = (first, epoch, phase, index)
         results: list[Any] = []
         if site.results is None:
             publish(site, token, values, device)
         else:
             results = _call(site, token, values, device, stream, number)
-        native.close([(first + number_of_domain, epoch, phase, index + bool(site.effect.ordered))], 0)
-        native.note(Kind.RETURNED, (first + number_of_domain, epoch, 0, 0))
+        native.close([(first, epoch, phase, index + bool(site.effect.ordered))], 0)
+        native.note(Kind.RETURNED, (first, epoch, 0, 0))
         stream.note_ended(number)
         stream.dispatching.pop()
     except BaseException:

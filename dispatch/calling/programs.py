@@ -19,7 +19,7 @@ import numpy as np
 
 from effects import _jax
 from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
-from effects._model.effect import domain_numbers, token_key, token_keys
+from effects._model.effect import domain_number, token_key, token_keys
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.runtime.runtime import runtime
 from effects.lowering.holders import others
@@ -218,8 +218,7 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     keys = token_keys(summary.effects)
     _jax.need_devices([record_p, records_p, close_p])  # each process counts its own
     # Domains differ in the lowest bits of the stream.
-    numbers = domain_numbers(keys)
-    tokens = {key: token + np.array([i, 0, 0, 0], np.uint32) if i else token for key, i in numbers.items()}
+    tokens = {key: token + np.array([i, 0, 0, 0], np.uint32) if (i := domain_number(key)) else token for key in keys}
     closes = bool(keys) and last_record_closes(jaxpr)
     tokens, outs = thread_tokens(jaxpr, tokens, args, BoundaryMarkers(closes=closes), once=True)
     traits = traits_of(summary)
@@ -232,9 +231,8 @@ def traits_of(summary: Summary) -> ProgramTraits:
     """The traits of a program, which its call returns."""
     names = tuple(sorted({effect.name for effect in summary.effects}))
     keys = token_keys(summary.effects)
-    numbers = domain_numbers(keys)
     domains = {token_key(site.effect) for site in summary.handlers & summary.sites if site.effect.ordered}
-    ordered = tuple(numbers[key] for key in keys if key in domains)
+    ordered = tuple(domain_number(key) for key in keys if key in domains)
     called = tuple(sorted(f"`{site.content.title}` at {site.where}" for site in summary.handlers))
     return ProgramTraits(names, summary.has_callbacks, summary.awaits_results, bool(summary.handlers), ordered, called)
 

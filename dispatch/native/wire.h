@@ -22,7 +22,9 @@ struct Token {
   uint32_t index;  // grows with every effect; in a per-device region from 0 on
 };
 
-inline constexpr uint32_t kDomainBits = 8;
+inline constexpr uint32_t kDomainBits = 12;
+// The number of what has no place in any domain.
+inline constexpr uint32_t kNoDomain = 1;
 inline constexpr uint32_t StreamOf(uint32_t thread, uint32_t domain) { return thread << kDomainBits | domain; }
 inline uint32_t ThreadOf(const Token &token) { return token.stream >> kDomainBits; }
 inline uint32_t DomainOf(const Token &token) { return token.stream & ((1u << kDomainBits) - 1); }
@@ -49,11 +51,11 @@ inline constexpr TokenStep kEnterStep{false, 1, 0}; // a device begins to count 
 inline constexpr TokenStep kLeaveStep{true, 2, 0};  // and ends it: of the token around
 
 // The plain stream: of programs that JAX dispatches, outside of `effects.jit`. Each of their effects is an epoch of it.
-inline constexpr uint32_t kPlainThread = 0xFFFFFF;
+inline constexpr uint32_t kPlainThread = (1u << (32 - kDomainBits)) - 1;
 
 // In place of a thread's number: the token lies on devices for program after program, and its epoch is the number of a
 // cell that has both (see TokenCells).
-inline constexpr uint32_t kPlacedThread = 0xFFFFFE;
+inline constexpr uint32_t kPlacedThread = kPlainThread - 1;
 
 // Records
 

@@ -20,7 +20,17 @@ from effects._model.callback import HostCall
 from effects._model.content import Composite
 from effects._model.record import Records
 from effects._model.site import Site
-from effects._model.wire import PHASE, PLAIN_THREAD, Item, ItemKind, Kind, RecordsBetween, in_region, read_header
+from effects._model.wire import (
+    NO_DOMAIN,
+    PHASE,
+    PLAIN_THREAD,
+    Item,
+    ItemKind,
+    Kind,
+    RecordsBetween,
+    in_region,
+    read_header,
+)
 from effects.dispatch.runtime.background import in_main_thread, uninterrupted
 from effects.dispatch.runtime.beside import Beside
 from effects.dispatch.runtime.failures import Failures, ProgramKey
@@ -34,8 +44,10 @@ from effects.dispatch.runtime.replay import (
     Runs,
     WaitForNested,
     answer_with,
+    keys_of_run,
     outside_epochs,
     replay_text,
+    sites_in,
 )
 from effects.dispatch.runtime.streams import Stream, Streams
 from effects.dispatch.runtime.supervisor import Running, Supervisor, let_others_go_on
@@ -118,6 +130,11 @@ class Drain:
         """Whether functions of this thread's programs are under way."""
         return any(of_thread == thread for of_thread, *_ in self.runs.copy().values())
 
+    def replays(self, thread: int, keys: frozenset[str | int]) -> bool:
+        """Whether records of this thread's programs and of these effects, as `keys_of_effects` has them, are being
+        replayed."""
+        return any(run[0] == thread and not keys.isdisjoint(keys_of_run(run)) for run in self.runs.copy().values())
+
     def has_functions_of(self, thread: int) -> bool:
         """Whether functions of this thread's programs are under way, asynchronous ones included, for which these may
         wait."""
@@ -189,7 +206,7 @@ class Drain:
         for _ in range(2):  # the second time, functions that do not return keep nothing back
             native.fail_replies(MSG_PROCESS_ENDS)
             self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
-            for key, (run, number, _) in [*self.runs.items()]:
+            for key, (run, number, *_) in [*self.runs.items()]:
                 if self.runs.pop(key, None) is not None:
                     native.resume(run, number)
         self.stop(patience)
@@ -243,7 +260,7 @@ class Drain:
         batch: Any = self._direct.next_batch(wait_for_nested, nested)  # no `Batch` of `Item`s: to name them takes time
         if batch is None:
             return False, True, False
-        items, finished, forgotten, run, number, stopped = batch
+        items, finished, settled, forgotten, run, domain, number, stopped = batch
         # Looked up now: another thread may lead before all is replayed, and end these epochs.
         calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
         at, leads = 0, True
@@ -251,9 +268,16 @@ class Drain:
             at = self._show_texts(items, calls)
         if native.has_host_failures():  # ahead of the ends of their programs
             self._failures.take_from_host_functions()
+        if run is not None:
+            self.runs[id(items)] = run, number, items, self._keys_of(items, calls, at, domain)
+        for thread, epoch, left in settled:
+            if (stream := self._streams.get(thread)) is not None:
+                stream.settled[epoch] = left
         if finished:
             self._end_epochs([each for each in finished if each[0] != run])
             finished = [each for each in finished if each[0] == run]
+        elif settled:
+            native.advance(0)
         if run is not None:
             leads = self._replay_run(items, calls, at, run, number, finished, wait_for_nested)
         elif forgotten:
@@ -262,6 +286,17 @@ class Drain:
         if leads and not stopped and (run is None or self._batches % 64 == 0):
             self._look()
         return leads, bool(items or finished), stopped
+
+    def _keys_of(self, items: list[Any], calls: list[tuple[Any, Site | None]], first: int, domain: int) -> Any:
+        """What `keys_of_run` reads of a run: the number of its order domain, or if it has none the names of each item's
+        effects."""
+        if domain != NO_DOMAIN:
+            return frozenset((domain,))
+        keys = [frozenset[str]()] * first
+        for item, (_, site) in zip(items[first:], calls[first:], strict=True):
+            find = self._sites.find if site is None else lambda _, site=site: site
+            keys.append(frozenset(each.effect.name for each in sites_in(Item._make(item), find)))
+        return keys
 
     def _look(self) -> None:
         """Looks for what comes by no batch: programs that failed, threads that ended."""
@@ -305,7 +340,6 @@ class Drain:
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs and one order domain, which may run
         functions of the user's. Returns whether we still lead."""
-        self.runs[id(items)] = run, number, items
         if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
             self._start_thread()
         answer = None
@@ -327,6 +361,8 @@ class Drain:
         suspended = self.runs.pop(id(items), None) is not None
         if finished:
             self._end_epochs(finished)
+        else:
+            native.advance(0)
         if suspended:  # last: once the domain is resumed its next epochs may end
             native.resume(run, number)
         if answer is not None:

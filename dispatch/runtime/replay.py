@@ -19,10 +19,11 @@ from effects import _jax
 from effects._model.callback import HostCall, UnexpectedResults, take_results
 from effects._model.content import NativeText
 from effects._model.device import device_place
+from effects._model.effect import domain_number
 from effects._model.record import Part, Record, Records, count_lanes, records_of
 from effects._model.site import Site
 from effects._model.text import NativeRows, plan_of_line
-from effects._model.wire import PLAIN_THREAD, TEXT_RUN, Item
+from effects._model.wire import PLAIN_THREAD, TEXT_RUN, Item, ItemKind, RecordsBetween, read_header
 from effects.dispatch.runtime.failures import (
     Failures,
     HostRunFailed,
@@ -442,9 +443,10 @@ def _parts(item: Item) -> list[tuple[int, int, list[str]]]:
 # Runs of functions of the user's that are under way.
 
 
-Runs = dict[int, tuple[int, int, Any]]
+Runs = dict[int, Any]
 """By the identity of its work, each run: the number of the thread of whose stream an order domain is suspended, its own
-number, and what it replays. Drain threads add and take out; any thread reads."""
+number, what it replays, and if that is a list what `keys_of_run` reads. Drain threads add and take out; any thread
+reads."""
 
 
 # Answers of callbacks for which a program waits, and what native code's short path to them leaves to Python.
@@ -463,6 +465,31 @@ def answer_with(reply: int, result: Any) -> None:
 
 def _shown(failure: Any) -> str:
     return str(failure).encode("utf-8", "replace").decode()
+
+
+def keys_of_run(run: Any) -> frozenset[str | int]:
+    """The order domain of a run, by its number, or if it has none the names of the effects that are left of it."""
+    if isinstance(run[2], list):
+        keys = run[3]
+        if isinstance(keys, frozenset):
+            return keys
+        return frozenset().union(*(each for item, each in zip(run[2], keys, strict=True) if item is not None))
+    effect = run[2][1].effect
+    return frozenset((domain_number(effect.domain) if effect.ordered else effect.name,))
+
+
+def sites_in(item: Item, find_site: Callable[[int], Site]) -> Iterable[Site]:
+    """The sites of an item's records."""
+    if item.has_callbacks:
+        for part in item.data:
+            if len(part) == len(RecordsBetween._fields):
+                yield from Records(*part, find_site).sites()
+            else:
+                yield find_site(part[0])
+    elif item.kind == ItemKind.RECORDS:
+        yield from Records(item.data, item.count, find_site).sites()
+    else:
+        yield find_site(read_header(item.data).site)
 
 
 class DirectCallsHost:

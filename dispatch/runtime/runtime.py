@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from effects import _errors as errors
 from effects import _jax
 from effects._config import config
-from effects._model.effect import OF_JAX, Order, effect_names
+from effects._model.effect import OF_JAX, Order, effect_names, keys_of_effects
 from effects._model.wire import PLAIN_THREAD, Kind, ProgramTraits, stream_of
 from effects.dispatch.runtime.background import Background, finish_interrupted, uninterrupted
 from effects.dispatch.runtime.drain import Drain
@@ -104,11 +104,18 @@ class Waiting:
                     break
         # A function that is nested may run for a plain epoch, and would wait for itself.
         plain = None if nested else native.plain_opened()
+        keys = keys_of_effects(names or ())
+
+        def is_over(stream: Stream, number: int) -> bool:
+            if number not in stream.calls:
+                return True
+            left = stream.settled.get(number) if keys else None
+            return left is not None and left.isdisjoint(keys) and not self._drain.replays(stream.thread, keys)
 
         def done() -> bool:
             if plain is not None and not native.plain_has_ended(plain):
                 return False
-            return not any(number in stream.calls for stream, number in last)
+            return all(is_over(*each) for each in last)
 
         if self._drain.ended:
             self._drain.finish(done)
@@ -137,7 +144,7 @@ class Waiting:
         outstanding = self._drain.functions()
         for stream, number in last:
             for earlier in list(stream.calls):
-                if number in stream.calls and (call := stream.calls.get(earlier)) is not None:
+                if not is_over(stream, number) and (call := stream.calls.get(earlier)) is not None:
                     outstanding.append(shown_program(stream, earlier, call[0].name, traits_of(stream, earlier)))
         return outstanding or ["records that are not replayed yet"]
 

@@ -104,6 +104,9 @@ class Stream:
     `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
     their epoch, since a program's text may make a new one at every call.
 
+    `settled` is keyed by epoch number: of an epoch that has come to its end and waits for others, or for functions that
+    run, the order domains of which not all has left that was issued so far. Drain threads write.
+
     `entering` is keyed by epoch number: the functions of calls by Python code that have not returned, each with how
     many fast paths JAX had for it when the call began. The calling thread writes it.
 
@@ -134,6 +137,7 @@ class Stream:
         self.unpolled: dict[int, tuple[str, ProgramTraits, Any]] = self._native.unpolled
         self.stacks: dict[int, Any] = self._native.stacks
         self.eager: dict[int, Site] = {}
+        self.settled: dict[int, set[int]] = {}
         self.entering: dict[int, tuple[Any, int]] = {}
         self.is_nested: bool = launching is None
         self.dispatching: list[int] = self._native.dispatching
@@ -215,6 +219,8 @@ class Stream:
                 self.eager.pop(number, None)
             if self.stacks:
                 self.stacks.pop(number, None)
+            if self.settled:
+                self.settled.pop(number, None)
 
 
 def traits_of(stream: Stream, number: int) -> ProgramTraits | None:

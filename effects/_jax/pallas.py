@@ -48,6 +48,17 @@ def is_simulated(params: dict[str, Any]) -> bool:
     return bool(params["interpret"])
 
 
+def visits_in_order(params: dict[str, Any]) -> bool:
+    """Whether an interpreter of JAX's runs the programs of the grid one after the other, in its order. That for TPUs
+    has a thread for each of several cores, and shuffles the parallel axes."""
+    semantics = getattr(params["compiler_params"], "dimension_semantics", None) or ()
+    is_parallel = any(str(getattr(each, "value", each)) == "parallel" for each in semantics)
+    interpret = params["interpret"]
+    return interpret is True or (
+        bool(interpret) and getattr(interpret, "num_cores_or_threads", 1) == 1 and not is_parallel
+    )
+
+
 def as_simulated(params: dict[str, Any]) -> dict[str, Any] | None:
     """The parameters with which JAX simulates a kernel by XLA's own operations, on any device. None if the kernel
     copies asynchronously, waits for a semaphore, or has a primitive that only its device has."""

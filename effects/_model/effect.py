@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from effects import _jax
-from effects._model.wire import DOMAIN_BITS
+from effects._model.wire import DOMAIN_BITS, NO_DOMAIN
 
 MSG_EFFECT_NAME = (
     "An effect was given the name {name!r}. An effect's name is a non-empty string. Write, say, `fx.Effect('ping')`."
@@ -123,31 +123,33 @@ MSG_UNKNOWN_EFFECT = (
 )
 
 
-MSG_DOMAIN_NUMBER = (
-    "Effects of the order domains {first!r} and {second!r} are in one program and have the same number in tokens, "
-    "{number} of {count}. A domain gets its number from its name, so that all programs and processes agree. Give the "
-    "effect of one of them another name, or both one domain."
+MSG_DOMAINS = (
+    "The order domain {domain!r} is one more than {count}. Each has a number in tokens, of which there are so many. "
+    "Give effects one domain, as in `fx.Effect({domain!r}, domain='program')`."
 )
 
+_numbers: dict[str, int] = {PROGRAM: 0, UNORDERED: NO_DOMAIN}
+"""By order domain: its number in tokens. Written under the lock, never removed from."""
 
-def domain_numbers(domains: Iterable[str]) -> dict[str, int]:
-    """The numbers of a program's order domains in tokens, the same in all programs and processes. Where domains of
-    different programs have one number, they wait for each other, and that is all."""
-    names: dict[int, str] = {}
-    for domain in domains:
-        if domain in (PROGRAM, UNORDERED):
-            number = (PROGRAM, UNORDERED).index(domain)
-        else:
-            digest = hashlib.blake2b(domain.encode(), digest_size=8).digest()
-            number = 2 + int.from_bytes(digest, "little") % ((1 << DOMAIN_BITS) - 2)
-        if (other := names.setdefault(number, domain)) != domain:
-            count = 1 << DOMAIN_BITS
-            raise ValueError(MSG_DOMAIN_NUMBER.format(first=other, second=domain, number=number, count=count))
-    return {domain: number for number, domain in names.items()}
+
+def domain_number(domain: str) -> int:
+    """The number of an order domain in tokens. It follows from the name, so that processes agree, unless another domain
+    of this process has had it before."""
+    if (number := _numbers.get(domain)) is not None:
+        return number
+    digest = int.from_bytes(hashlib.blake2b(domain.encode(), digest_size=8).digest(), "little")
+    count = 1 << DOMAIN_BITS
+    with _numbers_lock:
+        taken = {*_numbers.values()}
+        free = (number for at in range(count) if (number := (digest + at) % count) not in taken)
+        if (number := next(free, None)) is None:
+            raise ValueError(MSG_DOMAINS.format(domain=domain, count=count))
+        return _numbers.setdefault(domain, number)
 
 
 _effects: dict[str, Effect] = {}  # by name; written under the lock, never removed from
 _lock = threading.Lock()
+_numbers_lock = threading.Lock()
 
 
 def register_effect(effect: Effect) -> Effect:
@@ -172,6 +174,8 @@ def register_effect(effect: Effect) -> Effect:
     with _lock:
         if (known := _effects.get(effect.name)) is None:
             _check_domain(effect)
+            if effect.ordered:
+                domain_number(effect.domain)
             known = _effects[effect.name] = effect
     if known != effect:
         raise ValueError(MSG_EFFECT_TAKEN.format(known=known, effect=effect, name=effect.name))
@@ -241,6 +245,12 @@ def effect_names(effects: object) -> frozenset[str]:
             raise ValueError(MSG_UNKNOWN_EFFECT.format(name=name, known=", ".join(sorted(_effects))))
         names.add(name)
     return frozenset(names)
+
+
+def keys_of_effects(names: Iterable[str]) -> frozenset[str | int]:
+    """The names of effects, and the numbers of the order domains that they are in."""
+    effects = [_effects[name] for name in names]
+    return frozenset((*names, *(domain_number(effect.domain) for effect in effects if effect.ordered)))
 
 
 JAX_DEBUG = register_effect(Effect("jax.debug", domain=PROGRAM))

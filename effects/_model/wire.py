@@ -53,9 +53,11 @@ def step_numbers(step: TokenStep, length: int) -> tuple[list[int], list[int]]:
 
 DOMAIN_BITS = _numbers["domain_bits"]
 """How many bits of the stream number the order domain; the rest number the thread."""
+NO_DOMAIN = _numbers["no_domain"]
+"""The number there of what is unordered."""
 PLACED_THREAD, PLAIN_THREAD = _numbers["placed_thread"], _numbers["plain_thread"]
 """In place of a thread's number: of tokens that lie on devices for program after program, and of the plain stream."""
-FIRST_NESTED_THREAD = 1 << 23
+FIRST_NESTED_THREAD = 1 << (31 - DOMAIN_BITS)
 """The drain's threads have numbers from below `PLACED_THREAD` down, and the user's from 1 up, to here."""
 
 
@@ -208,8 +210,10 @@ class Batch(NamedTuple):
 
     items: list[Any]  # `Item`s
     finished: list[tuple[int, int, int]]  # runs of epochs that have ended: (thread, first, count)
+    settled: list[tuple[int, int, set[int]]]  # `(thread, epoch, domains)`: see `Stream.settled`
     forgotten: list[int]  # sites of which no record will come
     run: int | None  # the thread whose records it has for Python; None: it has none
+    domain: int  # the number of their order domain
     run_number: int  # of these: their order domain is suspended until `native.resume(run, run_number)`
     stopped: bool  # the drain is to end
 

@@ -29,15 +29,19 @@ from effects.extensions.kernels.log_writer import LogWriter
 from effects.lowering.summary import summarize
 
 MSG_AWAITED = (
-    "The {what} `{name}` at {where} gives results to a kernel that is compiled for a device. Such a kernel cannot call "
-    "the host while it runs. Simulate the kernel with `interpret=True`, or take the value out of the kernel and call "
-    "it there."
+    "The {what} `{name}` at {where} gives results to a kernel that is {how}. What such a kernel's effects record is "
+    "read when it is over. Simulate the kernel with `interpret=True`, or take the value out of the kernel and call it "
+    "there."
 )
 MSG_DYNAMIC_GRID = (
-    "The kernel `{kernel}` at {where} has effects and a grid whose size is known only when it runs, and is compiled "
-    "for a device. Each program of the grid needs room of its own for its effects. Give the grid sizes that are known "
-    "while tracing, or simulate the kernel with `interpret=True`."
+    "The kernel `{kernel}` at {where} has effects and a grid whose size is known only when it runs, and is {how}. Each "
+    "program of the grid needs room of its own for its effects. Give the grid sizes that are known while tracing, or "
+    "simulate the kernel with `interpret=True`."
 )
+COMPILED = "compiled for a device"
+SIDE_BY_SIDE = "simulated with several cores or a parallel axis, so that JAX runs its programs in threads or shuffled"
+"""How a kernel has no order in which it could call the host."""
+
 MSG_CAPACITY = (
     "The effect `{effect}` at {where} takes {need} words of 32 bits, and the log of the kernel `{kernel}` has room for "
     "{capacity} in each program of the grid. An effect is written as a whole. Record less of the array, or write "
@@ -65,6 +69,7 @@ class LogOptions:
     capacity: int = DEFAULT_CAPACITY  # words in each program
     grows: bool = True  # whether it has more room once that was too few
     takes_largest: bool = False  # whether it has room for each of the kernel's effects, whatever the capacity
+    how: str = COMPILED
     leaves_awaited: bool = False  # whether what the kernel waits for stays in it, as a simulated one's may
 
 
@@ -85,8 +90,8 @@ def log_kernel(
         args: The kernel's operands.
         params: Its parameters.
         options: What its call says of the log.
-        bind_rest: Binds a kernel with these parameters, which is simulated and has effects that the log has not; by
-            default as any kernel.
+        bind_rest: Binds a kernel with these parameters, which is simulated, and has effects that the log has not or
+            JAX's own, by which its interpreter calls the host; by default as any kernel.
 
     Returns:
         The kernel's results, and the records that its effects have become, each as a site and operands. There is one
@@ -96,7 +101,7 @@ def log_kernel(
     index = tuple(kernel_logs.grid_index_of_kernel(params, LANES))
     plan = plan_log(params["jaxpr"], kernel, grid, index, options)
     shape = {"sites": plan.sites, "capacity": plan.content.capacity, "width": plan.width}
-    if options.leaves_awaited and has_rest(params["jaxpr"]):
+    if options.how == SIDE_BY_SIDE or (options.leaves_awaited and has_rest(params["jaxpr"])):
         rest = _with_log(params, kernel_logs.SIMULATION, **shape)
         *outs, log = pallas.pallas_call_p.bind(*args, **rest) if bind_rest is None else bind_rest(rest)
         log = jax.lax.squeeze(log, [1])
@@ -133,10 +138,10 @@ def plan_log(
         sites = tuple(sorted(logged_sites(jaxpr), key=lambda site: site.id))
     else:
         sites = tuple(sorted(summarize(jaxpr).sites, key=lambda site: site.id))
-        _refuse_results(sites)
+        _refuse_results(sites, options.how)
     where = sites[0].where if (frame := _jax.user_frame()) is None else Where(*frame)
     if grid is None:
-        raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where))
+        raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where, how=options.how))
     inner = tuple(_in_grid(site, len(index)) for site in sites)
     capacity = _capacity(kernel, inner, options, _MOST // max(4 * math.prod(grid), 1))
     width = COUNTS + capacity + max(map(need_of, inner))  # what does not fit is written behind what counts
@@ -161,12 +166,12 @@ def _is_awaited(site: Site) -> bool:
     return site.results is not None or isinstance(site.content, HandlerContent)
 
 
-def _refuse_results(sites: Sequence[Site]) -> None:
+def _refuse_results(sites: Sequence[Site], how: str) -> None:
     """Raises if a kernel would wait for the host, or for a handler of the user's."""
     for site in sites:
         if _is_awaited(site):
             what = "callback" if isinstance(site.content, HostCall) else "custom call"
-            raise NotImplementedError(MSG_AWAITED.format(what=what, name=site.content.title, where=site.where))
+            raise NotImplementedError(MSG_AWAITED.format(what=what, name=site.content.title, where=site.where, how=how))
 
 
 def _in_grid(site: Site, rank: int) -> Site:

@@ -25,7 +25,7 @@ from effects.dispatch.runtime.supervisor import other_waits
 from effects.extensions.kernels.api import grid_order_of, log_options_of, numbers_in_order
 from effects.extensions.kernels.bounds import refuse_compiled, refuse_derivative, with_bounds_checks
 from effects.extensions.kernels.grid import needs_grid, show_grid, visit_grid, with_lane
-from effects.extensions.kernels.log_rules import LogOptions, log_kernel, logged_sites
+from effects.extensions.kernels.log_rules import COMPILED, SIDE_BY_SIDE, LogOptions, log_kernel, logged_sites
 from effects.lowering.effect import bind_record
 from effects.lowering.holders import Extra, holds_of_jax
 from effects.lowering.masks import MaskContext, call_lanes, lanes_of, mask_effects, register_mask_rule, takes_lane
@@ -254,13 +254,13 @@ def _thread_simulated(
 
 
 def _needs_log(params: dict[str, Any]) -> bool:
-    """Whether a kernel cannot call the host, or is treated as if it could not, and its effects are not in a log yet.
-    The effects of a grid that is visited in another order are shown in the order of the grid, but for those that it
+    """Whether a kernel cannot call the host in an order, or is treated so, and its effects are not in a log yet. The
+    effects of a grid that is visited in another order are shown in the order of the grid, but for those that it
     waits for."""
     if kernel_logs.has_log(params):
         return False
     if params["interpret"] is not True:
-        return not pallas.is_simulated(params)
+        return not pallas.visits_in_order(params)
     return _jax.kernel_options().logs_simulated or (
         _order_of(params) is not None and bool(logged_sites(params["jaxpr"]))
     )
@@ -269,7 +269,13 @@ def _needs_log(params: dict[str, Any]) -> bool:
 def _log_options(params: dict[str, Any]) -> LogOptions:
     # A log that only restores the order of a simulated grid takes whatever the simulation would.
     simulated = params["interpret"] is True and not _jax.kernel_options().logs_simulated
-    return LogOptions(*log_options_of(params["metadata"]), takes_largest=simulated, leaves_awaited=simulated)
+    side_by_side = pallas.is_simulated(params) and params["interpret"] is not True
+    return LogOptions(
+        *log_options_of(params["metadata"]),
+        takes_largest=simulated or side_by_side,
+        leaves_awaited=simulated,
+        how=SIDE_BY_SIDE if side_by_side else COMPILED,
+    )
 
 
 def _thread_log(

@@ -15,7 +15,7 @@ from tests.effects.raising import Boom
 from tests.internals import Numbers, runtime, wire
 
 P = jax.sharding.PartitionSpec
-FIRST = itertools.count(1 << 20, 100)  # numbers that no other test uses
+FIRST = itertools.count(1 << 18, 100)  # numbers that no other test uses
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ private:
     CHECK_EQ(info.thread, ThreadOf(token));
     const std::string mark = header.kind == Kind::kUnordered ? "u" : "";
     CHECK_EQ(info.epoch, token.epoch);
-    const uint32_t domain = token.stream & 0xFF;
+    const uint32_t domain = DomainOf(token);
     seen.push_back(mark + name_of(info.thread) + "." + std::to_string(token.epoch) + "." + std::to_string(domain) +
                    "." + std::to_string(token.index));
   }

@@ -158,5 +158,44 @@ TEST(test_only_one_stream) {
   CheckAllEnded(play);
 }
 
+// The host hears which domains of an epoch have more to come, or that none has while a function runs, each once; not of
+// a stream with one domain.
+TEST(test_settled_domains) {
+  const auto settled = [](Play &play) {
+    std::vector<std::string> seen;
+    for (const Settled &each : play.order.take_settled()) {
+      std::string one = std::to_string(each.thread) + "." + std::to_string(each.epoch) + ":";
+      for (const uint32_t domain : each.left) one += " " + std::to_string(domain);
+      seen.push_back(one);
+    }
+    return seen;
+  };
+  for (bool several : {true, false}) {
+    Play play;
+    for (uint32_t epoch : {0, 1, 2}) play.open(1, epoch);
+    play.record(1, 0, 0, 7);
+    const uint64_t slow = play.order.suspend(1, 7);
+    play.record(1, 0, 1, 7);
+    if (several) play.record(1, 1, 0, 8);
+    play.close(1, 0, {{7, 2}});
+    play.close(1, 1, {{several ? 8u : 7u, several ? 1u : 0u}});
+    play.advance_to_the_end();
+    if (several)
+      CHECK_SEEN(settled(play), {"1.0: 7", "1.1: 7"}); // the last is still open
+    play.advance_to_the_end();
+    CHECK_SEEN(settled(play), {});
+    play.order.resume(1, slow);
+    const uint64_t fast = play.order.suspend(1, several ? 9 : 7); // another function
+    play.advance_to_the_end();
+    if (several) CHECK_SEEN(settled(play), {"1.0:", "1.1:"});
+    CHECK_SEEN(settled(play), {});
+    play.order.resume(1, fast);
+    play.order.fail(1, 2);
+    play.advance_to_the_end();
+    CHECK_SEEN(settled(play), {});
+    CheckAllEnded(play);
+  }
+}
+
 } // namespace
 } // namespace effects::order_suspension_test

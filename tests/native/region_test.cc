@@ -31,7 +31,7 @@ struct Event {
   bool dropped = false;
 
   std::string name() const {
-    return std::to_string(token.stream & 0xFF) + "." + std::to_string(token.phase) + "." + std::to_string(token.index) +
+    return std::to_string(DomainOf(token)) + "." + std::to_string(token.phase) + "." + std::to_string(token.index) +
            (InRegion(token) ? "@" + std::to_string(device) : "");
   }
 };

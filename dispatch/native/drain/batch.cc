@@ -1,17 +1,12 @@
 #include "batch.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 namespace effects {
 namespace {
-
-// The header of the first of an item's records.
-RecordHeader HeaderOf(const Item &item) {
-  RecordHeader header;
-  std::memcpy(&header, item.data.data(), sizeof header);
-  return header;
-}
 
 // Whether the last of the items takes more records of this epoch.
 bool Continues(const Item &item, const EpochInfo &info) {
@@ -19,11 +14,11 @@ bool Continues(const Item &item, const EpochInfo &info) {
 }
 
 // The last of the items if it is of this kind and thread.
-Item *Last(std::vector<Item> &items, ItemKind kind, uint32_t thread) {
+template <typename Items> Item *Last(Items &items, ItemKind kind, uint32_t thread) {
   return !items.empty() && items.back().kind == kind && items.back().info.thread == thread ? &items.back() : nullptr;
 }
 
-Item &Begin(std::vector<Item> &items, ItemKind kind, const EpochInfo &info) {
+template <typename Items> Item &Begin(Items &items, ItemKind kind, const EpochInfo &info) {
   Item &item = items.emplace_back();
   item.kind = kind;
   item.info = info;
@@ -41,22 +36,22 @@ bool FollowsRecords(std::vector<Item> &items, const EpochInfo &info) {
 
 void BatchBuilder::begin(Batch &batch) {
   bytes_ = 0;
-  std::vector<Item> rest;
-  for (Item &item : carried_) {
-    if (must_carry(batch, item.info.thread)) {
-      rest.push_back(std::move(item));
-      continue;
-    }
-    if (item.kind != ItemKind::kText && !batch.has_run())
-      begin_run(batch, item.info.thread, DomainOf(HeaderOf(item).token));
-    if (item.reply != 0) close_run();
+  while (!carried_.empty() && !must_carry(batch, carried_.front().info.thread, kNoDomain)) {
+    Item &item = carried_.front();
+    if (!batch.has_run()) begin_run(batch, item.info.thread, kNoDomain);
+    if (item.has_callbacks) close_run();
+    order_.carry(item.info.thread, -1);
     batch.items.push_back(std::move(item));
+    carried_.pop_front();
   }
-  carried_ = std::move(rest);
 }
 
 void BatchBuilder::end(Batch &batch) {
   if (!batch.has_run()) return;
+  const auto run = std::find_if(batch.items.begin(), batch.items.end(),
+                                [](const Item &item) { return item.kind != ItemKind::kText; });
+  batch.items.insert(run, std::move_iterator(texts_.begin()), std::move_iterator(texts_.end()));
+  texts_.clear();
   run_closed_ = false;
   order_.lift_restriction();
   batch.run_number = order_.suspend(batch.run, batch.domain);
@@ -68,17 +63,33 @@ void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&p
   const bool native = !callback && info.sink != 0 && !python_sees_all_.load(std::memory_order_relaxed);
   const Plan *const plan = native ? plan_of(header.site) : nullptr;
   // Handlers, like callbacks, are functions of the user's.
-  if (plan == nullptr && !batch.has_run()) begin_run(batch, info.thread, DomainOf(header.token));
-  // The functions of one thread must not delay the records of another: what is unordered goes into the next batch.
-  const bool carry = must_carry(batch, info.thread);
-  auto &items = carry ? carried_ : batch.items;
-  if (plan != nullptr && (payload.block || !FollowsRecords(items, info)))
-    append_text(items, *plan, header.site, payload, info);
+  const bool unordered = header.kind == Kind::kUnordered;
+  const uint32_t domain = unordered ? kNoDomain : DomainOf(header.token);
+  if (plan != nullptr && unordered && batch.has_run()) {
+    append_text(texts_, *plan, header.site, payload, info);
+    ++texts_.back().count;
+    return;
+  }
+  if (plan == nullptr && !batch.has_run()) begin_run(batch, info.thread, domain);
+  const bool carry = must_carry(batch, info.thread, domain);
+  if (carry) {
+    carry_over(header, std::move(payload), info);
+    return;
+  }
+  if (plan != nullptr && (payload.block || !FollowsRecords(batch.items, info)))
+    append_text(batch.items, *plan, header.site, payload, info);
   else
-    append_record(items, header, std::move(payload), info);
-  Item &item = items.back();
+    append_record(batch.items, header, std::move(payload), info);
+  Item &item = batch.items.back();
   ++item.count;
-  if (item.reply != 0 && !carry) close_run();
+  if (item.reply != 0 || (unordered && callback)) close_run();
+}
+
+void BatchBuilder::carry_over(const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
+  const size_t before = carried_.size();
+  append_record(carried_, header, std::move(payload), info);
+  ++carried_.back().count;
+  order_.carry(info.thread, static_cast<int>(carried_.size() - before));
 }
 
 void BatchBuilder::append_text(std::vector<Item> &items, const Plan &plan, uint64_t site, const Payload &payload,
@@ -98,11 +109,14 @@ void BatchBuilder::append_text(std::vector<Item> &items, const Plan &plan, uint6
   bytes_ += item->data.size() - before;
 }
 
-void BatchBuilder::append_record(std::vector<Item> &items, const RecordHeader &header, Payload &&payload,
-                                 const EpochInfo &info) {
+template <typename Items>
+void BatchBuilder::append_record(Items &items, const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
   const bool large = static_cast<bool>(payload.block);
+  const bool callback = (header.flags & kCallback) != 0;
   Item *item = large ? nullptr : Last(items, ItemKind::kRecords, info.thread);
-  if (item == nullptr || !Continues(*item, info))
+  // An unordered callback is by itself.
+  const bool apart = header.kind == Kind::kUnordered && item != nullptr && (callback || item->has_callbacks);
+  if (item == nullptr || apart || !Continues(*item, info))
     item = &Begin(items, large ? ItemKind::kLarge : ItemKind::kRecords, info);
   RecordHeader shown = header;
   if (shown.time == 0) shown.time = UnixTime();                     // it was published before anything needed the time
@@ -114,7 +128,6 @@ void BatchBuilder::append_record(std::vector<Item> &items, const RecordHeader &h
   } else {
     item->data.append(reinterpret_cast<const char *>(payload.data), header.payload_size);
   }
-  const bool callback = (header.flags & kCallback) != 0;
   item->has_callbacks = item->has_callbacks || callback;
   item->reply = callback ? header.reply : 0;
   bytes_ += sizeof header + header.payload_size;
@@ -134,8 +147,8 @@ void BatchBuilder::close_run() {
   order_.let_none_leave();
 }
 
-bool BatchBuilder::must_carry(const Batch &batch, uint32_t thread) const {
-  return batch.has_run() && (run_closed_ || batch.run != thread);
+bool BatchBuilder::must_carry(const Batch &batch, uint32_t thread, uint32_t domain) const {
+  return batch.has_run() && (run_closed_ || batch.run != thread || batch.domain != domain);
 }
 
 const Plan *BatchBuilder::plan_of(uint64_t site) {

@@ -2,8 +2,9 @@
 //
 // Records for Python may run functions of the user's, or of handlers, which may wait for anything. So a batch has those
 // of one thread's programs and one order domain: its run. It ends with them, and this domain of the thread's stream is
-// suspended until they have been replayed. What is unordered and comes behind the run is carried over to the next
-// batch.
+// suspended until they have been replayed. What is unordered waits for no function of the user's that runs: text stands
+// ahead of the run, and the rest is carried over to the next batch, unless the run is unordered too and has no callback
+// so far.
 //
 // The leader of the drain alone calls everything here, except for show_python().
 #pragma once
@@ -11,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,6 +44,7 @@ struct Batch {
   std::vector<Item> items;
   // Epochs that have ended: everything of theirs is in this batch or an earlier one.
   std::vector<Finished> finished;
+  std::vector<Settled> settled;
   std::vector<uint64_t> forgotten; // sites of which no record will come
   uint32_t run = kNoRun;           // the thread of whose programs this batch has records for Python
   uint32_t domain = 0;             // and their order domain, which is suspended while they run
@@ -75,10 +78,12 @@ private:
 
   void begin_run(Batch &batch, uint32_t thread, uint32_t domain);
   void close_run();
-  bool must_carry(const Batch &batch, uint32_t thread) const;
+  bool must_carry(const Batch &batch, uint32_t thread, uint32_t domain) const;
+  void carry_over(const RecordHeader &header, Payload &&payload, const EpochInfo &info);
   void append_text(std::vector<Item> &items, const Plan &plan, uint64_t site, const Payload &payload,
                    const EpochInfo &info);
-  void append_record(std::vector<Item> &items, const RecordHeader &header, Payload &&payload, const EpochInfo &info);
+  template <typename Items>
+  void append_record(Items &items, const RecordHeader &header, Payload &&payload, const EpochInfo &info);
   const Plan *plan_of(uint64_t site);
 
   Stats &stats_;
@@ -86,7 +91,8 @@ private:
   ReleaseOrder &order_;
   std::atomic<bool> python_sees_all_{false};
 
-  std::vector<Item> carried_; // for the next batch
+  std::deque<Item> carried_; // for the next batches, all unordered
+  std::vector<Item> texts_;  // of this batch, which came when it had a run: they go ahead of that
   bool run_closed_ = false;
   size_t bytes_ = 0;
   uint64_t last_site_ = 0;

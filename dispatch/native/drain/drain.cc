@@ -93,13 +93,15 @@ bool Drain::collect(Batch &batch) {
     again = order_.advance(release, batch.finished) || moved;
     if (builder_.is_closed()) break; // somebody waits for what is here
   }
+  batch.settled = order_.take_settled();
   publisher_.stats.discarded.fetch_add(order_.take_discarded(), std::memory_order_relaxed);
   parking_.adapt(publisher_.ring_bytes.load(std::memory_order_relaxed), scans_);
   parking_.relax_stuck_regions();
   if (!batch.has_run() && !order_.any_suspended() && sites_.any_dying())
     batch.forgotten = sites_.forget(order_.oldest_open());
   batch.stopped = wake_up_.stopped();
-  return !batch.items.empty() || !batch.finished.empty() || !batch.forgotten.empty();
+  return !batch.items.empty() || batch.has_run() || !batch.finished.empty() || !batch.settled.empty() ||
+         !batch.forgotten.empty();
 }
 
 // Whether nothing is under way, so that the leader may sleep: from here on an `open` wakes it. It must not sleep on a

@@ -138,11 +138,13 @@ bool ReleaseOrder::waits_for_others(const Epoch &epoch) const {
 }
 
 Sequence &ReleaseOrder::sequence_of(Epoch &epoch, const Token &token) {
-  const uint32_t domain = DomainOf(token);
-  EpochQueue &stream = *epoch.stream;
+  note_domain(*epoch.stream, DomainOf(token));
+  return epoch.domains[DomainOf(token)];
+}
+
+void ReleaseOrder::note_domain(EpochQueue &stream, uint32_t domain) {
   stream.several_domains = stream.several_domains || stream.domain.value_or(domain) != domain;
   stream.domain = domain;
-  return epoch.domains[domain];
 }
 
 // What comes
@@ -159,6 +161,7 @@ bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release
     epoch->has_callback = (header.flags & kCallback) != 0;
   }
   if (header.kind == Kind::kUnordered) {
+    note_domain(*epoch->stream, kNoDomain);
     // The first device that is heard of publishes on behalf of all: the others' records are the same, and have no index
     // by which that shows. What is waited for comes but once.
     if ((header.flags & kReplicated) != 0 && header.reply == 0) {
@@ -319,7 +322,7 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
     if (!epoch.lost.empty() && !leave_out_lost(epoch)) again = true;
     for (auto &[domain, sequence] : epoch.domains)
       if (may_leave(domain)) flush(epoch, domain, sequence, release);
-    if (!epoch.ended || !takes(thread)) return;
+    if (!epoch.ended || !takes(thread) || stream.carried != 0) return;
     if (scan_ <= epoch.ended_scan + 1) {
       again = true;
       return;
@@ -337,14 +340,23 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
       if ((in_run || !stream.runs.empty()) && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;
       stream.ended.emplace_back(in_run ? last_run_ + 1 : last_run_, Finished{thread, epoch.info.epoch});
       tell_ended(stream, finished);
+      if (!stream.ended.empty()) settle(epoch, left);
       stream.epochs.pop_front();
       again = again || !stream.epochs.empty() || !plain_.epochs.empty();
     } else if (stream.several_domains) {
+      settle(epoch, left);
       ++at;
     } else {
       return;
     }
   }
+}
+
+// A barrier that names effects waits for their domains.
+void ReleaseOrder::settle(Epoch &epoch, const std::set<uint32_t> &left) {
+  if (!epoch.stream->several_domains || epoch.settled == left) return;
+  epoch.settled = left;
+  settled_.push_back({epoch.info.thread, epoch.info.epoch, left});
 }
 
 // The host forgets the call of an epoch that has ended, and its barriers return. Without the numbers of runs:

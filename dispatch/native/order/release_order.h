@@ -95,6 +95,7 @@ struct Epoch {
   uint64_t closed = 0;       // how many devices have
   std::vector<Token> finals; // of each domain, after its last effect
   std::map<uint32_t, Sequence> domains;
+  std::optional<std::set<uint32_t>> settled; // what the host has heard: see Settled
 
   // Devices that have failed while others go on, each with the number of the scan in which the host said so.
   std::map<int32_t, uint64_t> lost;
@@ -111,12 +112,21 @@ struct Finished {
   uint32_t epoch;
 };
 
+// An epoch that has come to its end and waits for others, or for functions that run: all has left of it and of those
+// before it that is not of these order domains.
+struct Settled {
+  uint32_t thread;
+  uint32_t epoch;
+  std::set<uint32_t> left;
+};
+
 // A thread's epochs, the oldest first.
 struct EpochQueue {
   std::deque<Epoch> epochs;
   std::map<uint64_t, uint32_t> runs; // of the user's functions, those under way: by number, their order domain
   int holds = 0;                     // how often the host holds it
   bool nested = false;
+  int carried = 0; // how many records that have left are in the next batches
   std::optional<uint32_t> domain; // of its newest record
   bool several_domains = false;   // it has had others
   // Of the epochs that have ended with records that a run is to replay, the dispatch of the oldest. 0: there are none.
@@ -183,6 +193,10 @@ public:
     plain_callback_in_run_ = false;
   }
 
+  // So many records of this thread more, or fewer, have left and are in the next batches: until then none of its epochs
+  // ends.
+  void carry(uint32_t thread, int count) { streams_[thread].carried += count; }
+
   // This thread runs the user's functions. What it dispatches is part of an effect that is being replayed, and waits
   // for nothing but its own.
   void nest(uint32_t thread) { streams_[thread].nested = true; }
@@ -191,6 +205,8 @@ public:
   // The number of the oldest dispatch that has not ended, or is not known yet.
   uint64_t oldest_open() const;
   size_t parked_bytes() const { return parked_bytes_; }
+  // Epochs of streams with several domains that have come to their end since the last call, or come further.
+  std::vector<Settled> take_settled() { return std::exchange(settled_, {}); }
   // How many records have come since the last call that will not leave: copies, and what has come too late.
   uint64_t take_discarded() { return std::exchange(discarded_, 0); }
 
@@ -236,6 +252,8 @@ private:
 
   bool leave_out_lost(Epoch &epoch);
   Sequence &sequence_of(Epoch &epoch, const Token &token);
+  void note_domain(EpochQueue &stream, uint32_t domain);
+  void settle(Epoch &epoch, const std::set<uint32_t> &left);
   void tell_ended(EpochQueue &stream, std::vector<Finished> &finished);
   void end_epochs(EpochQueue &stream, Release release, std::vector<Finished> &finished, bool &again);
   void flush(Epoch &epoch, uint32_t domain, Sequence &sequence, Release release);
@@ -256,6 +274,7 @@ private:
   size_t open_epochs_ = 0;
   size_t parked_bytes_ = 0;
   uint64_t discarded_ = 0;
+  std::vector<Settled> settled_;
   bool any_may_diverge_ = false;             // whether there ever was a region that may be stuck
   std::unordered_set<uint64_t> stuck_sites_; // whose callers were what other devices waited for
 };

@@ -150,7 +150,7 @@ bool DirectCalls::is_clear() {
 // Whether the batch is one call of this path, and which. A batch of which that cannot be told takes the general path.
 bool DirectCalls::find(const Batch &batch, Call &call) try {
   if (closed_ || batch.items.size() != 1 || !batch.has_run() || batch.stopped) return false;
-  if (!batch.finished.empty() || !batch.forgotten.empty()) return false;
+  if (!batch.finished.empty() || !batch.settled.empty() || !batch.forgotten.empty()) return false;
   const Item &item = batch.items.front();
   if (item.kind != ItemKind::kRecords || item.count != 1 || item.reply == 0 || item.info.failed) return false;
   RecordHeader &header = call.header;

@@ -95,6 +95,7 @@ nb::dict Wire() {
   wire["numbers"] = Numbers({{"interface", kInterface},
                              {"placed_thread", kPlacedThread},
                              {"domain_bits", kDomainBits},
+                             {"no_domain", kNoDomain},
                              {"plain_thread", kPlainThread},
                              {"all_devices", kAllDevices},
                              {"first_gpu", kFirstGpu},

@@ -22,7 +22,7 @@
 namespace effects::runs {
 
 inline constexpr char kMagic[8] = {'f', 'x', '-', 'r', 'u', 'n', '\r', '\n'};
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr uint32_t kByteOrder = 0x01020304; // as the writer's machine has it
 inline constexpr size_t kPage = 4096;
 

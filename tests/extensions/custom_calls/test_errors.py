@@ -72,6 +72,27 @@ def test_error_outside_of_programs():
     assert fx.custom_call("test.fail_at", ONE, jnp.int32(3), at=2) == 4
 
 
+@pytest.mark.parametrize("sync", [False, True])
+def test_error_comes_behind_the_lines_ahead_of_it(sync, capsys):
+    """Also at a call that has been compiled before, whether that call raises or the barrier; and with `sync` all that
+    was issued is visible when the call raises."""
+
+    @fx.jit
+    def f(x):
+        fx.print("ahead {}", x)
+        return fx.custom_call("test.fail_at", ONE, x, at=2, effect="print")
+
+    f(jnp.int32(100))
+    fx.effects_barrier(timeout=120)
+    capsys.readouterr()
+    with fx.config.override(sync=sync):
+        for _ in range(20):
+            with pytest.raises(fx.CustomCallError):
+                f(jnp.int32(2))
+                fx.effects_barrier(timeout=120)
+            assert capsys.readouterr().out == "ahead 2\n"
+
+
 def test_effects_before_an_error_are_shown(lines):
     def f(x):
         for i in range(3):

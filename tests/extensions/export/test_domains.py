@@ -5,10 +5,10 @@ import pytest
 
 import effects as fx
 from tests.extensions.export.common import again
-from tests.internals import Line, Site, domain_numbers, effect_p, take_arguments, where_called
+from tests.internals import Line, Site, domain_number, effect_p, take_arguments, where_called
 
 EARLY, LATE = (fx.register_effect(fx.Effect(f"{name}-domains")) for name in ("a", "z"))
-A, Z = domain_numbers([EARLY.domain, LATE.domain]).values()
+A, Z = (domain_number(effect.domain) for effect in (EARLY, LATE))
 
 
 def _say(effect, text, x):
@@ -37,7 +37,7 @@ def _places(f, *args):
     """What each record says, with the number of its domain and its index there."""
     with fx.capture(suppress=True) as records:
         f(*args)
-    return sorted((record.token[0] & 0xFF, record.token[3], record.text) for record in records)
+    return sorted((record.token[0] & 0xFFF, record.token[3], record.text) for record in records)
 
 
 def test_domains_of_an_exported_program_by_itself():
@@ -75,5 +75,5 @@ def test_calls_of_an_exported_program_one_after_the_other():
         for x in range(3):
             exported.call(x)
     first = records[0].token[1]
-    seen = sorted((record.token[1] - first, record.token[0] & 0xFF, record.token[3]) for record in records)
+    seen = sorted((record.token[1] - first, record.token[0] & 0xFFF, record.token[3]) for record in records)
     assert seen == [(epoch, domain, index) for epoch in range(3) for domain, index in ((0, 0), (Z, 0), (Z, 1))]

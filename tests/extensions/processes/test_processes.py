@@ -172,7 +172,7 @@ def test_run_of_several_processes_is_that_of_one(folder, one, two, four):
 
 def _place(record):
     """Of programs that callbacks call, the numbers are the drain's own."""
-    nested = record.thread >= 1 << 23
+    nested = record.thread >= 1 << 19
     return record.text, record.token[2] % 2 and record.device, record.lane, None if nested else record.token
 
 

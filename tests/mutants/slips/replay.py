@@ -92,10 +92,18 @@ SLIPS = (
     Slip(
         "replay.one_thread_a_batch",
         BUILDER,
-        "return batch.has_run() && (run_closed_ || batch.run != thread);",
-        "return batch.has_run() && run_closed_;",
+        "(run_closed_ || batch.run != thread || batch.domain != domain);",
+        "(run_closed_ || batch.domain != domain);",
         "Functions of one thread's programs delay unordered records of another's.",
         ("tests/native/run_test.cc::test_unordered_records_do_not_wait_behind_callbacks",),
+    ),
+    Slip(
+        "replay.one_domain_a_batch",
+        BUILDER,
+        "(run_closed_ || batch.run != thread || batch.domain != domain);",
+        "(run_closed_ || batch.run != thread);",
+        "Functions in an order delay unordered records of their own programs.",
+        ("tests/native/run_test.cc::test_records_without_a_plan_begin_a_run",),
     ),
     Slip(
         "replay.failed_records",
