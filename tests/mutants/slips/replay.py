@@ -84,8 +84,8 @@ SLIPS = (
     Slip(
         "replay.awaited_is_last",
         BUILDER,
-        "  if (item.reply != 0 && !carry) close_run();",
-        "",
+        "if (item.reply != 0 || (unordered && callback)) close_run();",
+        "if (unordered && callback) close_run();",
         "A program is given its answer only after what else is in the batch, for which it may be needed.",
         ("tests/native/run_test.cc::test_awaited_callback_is_the_last_of_its_batch",),
     ),
