@@ -9,10 +9,11 @@ CUSTOM_CALLS = "tests/extensions/custom_calls"
 SUITE = [
     "tests/gpu/operations.py",
     *(f"{CUSTOM_CALLS}/test_{name}.py" for name in ("custom_call", "calls_return_early", "errors")),
-    "-k=not (for_which_others_wait or prints_and_logs_in_order or each_device_says_its_own or says_it_once)",
+    "-k=not (for_which_others_wait or prints_and_logs_in_order or each_device_says_its_own or says_it_once "
+    "or error_comes_behind)",
 ]
 """What the simulated GPUs do not have: handlers of the user's, which read operands on the host. What handlers of a GPU
-print has no order."""
+print has no order, and an error of theirs may leave out lines ahead of it, as `docs/sharp-bits.md` says."""
 
 
 def test_suite_passes_with_the_stand_in():

@@ -1,5 +1,6 @@
 // Programs on a GPU publish the records that they would on a CPU: each runs with handlers of a CPU, and with those of
 // CUDA, by host functions and by the kernel.
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,6 +16,13 @@ namespace {
 constexpr int64_t kOrderedTrait = kRecordIsOrdered;
 constexpr On kAll[] = {On::kCpu, On::kCudaWithoutKernel, On::kCuda};
 
+// Unordered records may come ahead of what is published beside them: they are compared apart, behind the others.
+std::vector<std::string> UnorderedLast(std::vector<std::string> seen) {
+  std::stable_partition(seen.begin(), seen.end(),
+                        [](const std::string &one) { return one.find(" kind 2 ") == std::string::npos; });
+  return seen;
+}
+
 // Runs a program, one body for each device, with all kinds of handlers, and compares what comes of it. Returns that.
 using Body = std::function<void(OnDevice &)>;
 std::vector<std::string> Compare(const std::vector<Body> &bodies) {
@@ -28,7 +36,7 @@ std::vector<std::string> Compare(const std::vector<Body> &bodies) {
       devices.push_back(std::make_unique<OnDevice>(on, thread, epoch, static_cast<int32_t>(i)));
       programs.push_back([&body = bodies[i], &device = *devices.back()] { body(device); });
     }
-    seen[static_cast<int>(on)] = Play(programs, 1);
+    seen[static_cast<int>(on)] = UnorderedLast(Play(programs, 1));
   }
   CHECK(!seen[0].empty());
   check::Strings(__FILE__, __LINE__, seen[1], seen[0]);

@@ -49,7 +49,7 @@ def test_capture_has_records_of_all_effects_in_order(lines, jit):
         assert (record.where.file, record.where.function) == (__file__, "_mixed")
         assert record.line == record.where.line == _mixed.__code__.co_firstlineno + 1 + number
         assert record.device == 0 and record.lane == () and record.process == 0
-        assert len(record.token) == 4 and record.thread == record.token[0] >> 8
+        assert len(record.token) == 4 and record.thread == record.token[0] >> 12
     assert printed.token < logged.token < called.token
     value = logged.fields["loss"]
     assert type(value) is np.ndarray and value.dtype == np.float32 and not value.flags.writeable

@@ -32,7 +32,7 @@ def test_json_lines_have_all_that_a_record_has(handled, tmp_path, capsys):
     line = program.__code__.co_firstlineno
     common = {"device": 0, "process": 0, "thread": logged["thread"], "lane": []}
     stream, epoch = logged["token"][:2]
-    assert stream >> 8 == logged["thread"]
+    assert stream >> 12 == logged["thread"]
     for number, record in enumerate((printed, logged, called)):
         where = {"file": __file__, "line": line + 1 + number, "function": program.__qualname__}
         assert record.items() >= {**common, "token": [stream, epoch, 0, number], "where": where}.items()

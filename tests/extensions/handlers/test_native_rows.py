@@ -61,7 +61,7 @@ def check(rows, tmp_path, is_native=True):
     """Compares what a handler writes of records: [(site, values)], or with masks behind these."""
     sites = {site.id: site for site, *_ in rows}
     data = b"".join(
-        record_of(site, values, (7 << 8, 3, 0, i), i % 3 - 1, *mask) for i, (site, values, *mask) in enumerate(rows)
+        record_of(site, values, (7 << 12, 3, 0, i), i % 3 - 1, *mask) for i, (site, values, *mask) in enumerate(rows)
     )
     records = Records(data, len(rows), sites.__getitem__)
     expected = written([*records], tmp_path / "python")
@@ -207,7 +207,7 @@ def test_texts(number):
     fmt, args = FORMATS[number]
     values = args or (ONE,), {}
     site = site_of(values, PRINT, Line(fmt))
-    records = Records(record_of(site, values, (7 << 8, 3, 0, 0)), 1, lambda _: site)
+    records = Records(record_of(site, values, (7 << 12, 3, 0, 0)), 1, lambda _: site)
     rows = NativeRows(plan_of_line).of(records)
     assert (rows is not None) == (number < len(FORMATS) - OF_PYTHON)
     assert rows is None or rows[0].decode() == f"{records[0].text}\n"
