@@ -41,16 +41,16 @@ MSG_NO_FUTURE = (
 register_effect(ASYNC)
 
 T = TypeVar("T")
-"""What an operation comes to."""
+"""The type of an operation's results."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Future(Generic[T]):
-    """What an asynchronous operation will come to: a start gives it, and a done takes it, once.
+    """A handle to an asynchronous operation in flight: a start returns it, and a done takes it, once.
 
     A future can be carried by loops, and passed to functions and branches and returned by them. Its one array is a
-    ticket; what is in flight lies on the host. Nothing can be computed with it.
+    ticket, the number of the operation, with which nothing can be computed.
 
     Example:
         >>> import effects as fx, jax
@@ -69,9 +69,9 @@ class Future(Generic[T]):
     structure: Any = dataclasses.field(metadata={"static": True})
     """The structure of the results."""
     finish: Callable[[Any], Any] | None = dataclasses.field(default=None, metadata={"static": True})
-    """What makes a result of what the operation comes to."""
+    """The function from each value of the operation to the user's result; None if the two are the same."""
     into: Into | None = dataclasses.field(default=None, metadata={"static": True})
-    """What the results are written to when it is done."""
+    """The references that the done writes the results to, if any."""
 
     @classmethod
     def started(
@@ -83,14 +83,14 @@ class Future(Generic[T]):
         into: Into | None = None,
         given: Any = None,
     ) -> Future[T]:
-        """`given`: what the user's line gives as the operands, if the operands are made of that."""
+        """Starts an operation. `given`: the operands of the user's call, if `operands` are computed from those."""
         types = None if given is None or _types(given) == _types(operands) else _types(given)
         operation = dataclasses.replace(operation, into_reference=into is not None, user_types=types)
         (ticket,) = async_start_p.bind(*operands, operation=operation)
         return cls(ticket, operation.end, structure, finish, into)
 
     def ended(self, where: Where) -> Operation:
-        """The operation as its done has it."""
+        """The operation of a done in this line of the user's."""
         return dataclasses.replace(self.operation.at(where), finish=self.finish)
 
     def results(self, found: Sequence[Any]) -> Any:
@@ -111,8 +111,8 @@ def async_start(fun: Callable[..., T], /, *operands: Any, name: str | None = Non
     Args:
         fun: The function: anything that JAX can trace.
         *operands: Its arguments.
-        name: What messages call the operation; else the function's name.
-        schedule: Whether XLA must keep what stands between start and done where it is. False leaves that to XLA.
+        name: The name of the operation in messages; by default the function's.
+        schedule: True if XLA must keep what stands between start and done there. False leaves that to XLA.
 
     Returns:
         The future, for `async_done`.
@@ -152,7 +152,7 @@ def start_values(
 def _types(values: Any) -> str:
     found = []
     for x in jax.tree.leaves(values):
-        with contextlib.suppress(TypeError, ValueError):  # what is no array
+        with contextlib.suppress(TypeError, ValueError):  # it is no array
             found.append(str(_jax.typeof(x)))
     return ", ".join(found)
 
@@ -250,10 +250,10 @@ def async_callback(
 
     Args:
         fn: The function. Called once for each time that the program gets here, and for each lane of a `vmap`.
-        result_shape_dtypes: A pytree of objects with a shape and a dtype: what the function returns.
+        result_shape_dtypes: The function's results, as a pytree of objects with a shape and a dtype.
         *operands: Its arguments: pytrees of arrays; strings, numbers and None as they are.
-        name: What messages call it; else the function's name.
-        schedule: Whether XLA must keep what stands between start and done where it is.
+        name: Its name in messages; by default the function's.
+        schedule: As for `async_start`.
 
     Returns:
         The future, for `async_done`.
@@ -300,7 +300,7 @@ def copy_start(src_ref: Any, dst_ref: Any, *, schedule: bool = True) -> Future[N
     Args:
         src_ref: The reference that is read, such as `jax.new_ref` makes, or a pytree of references.
         dst_ref: The reference that is written, of the same type.
-        schedule: Whether XLA must keep what stands between start and done where it is.
+        schedule: As for `async_start`.
 
     Returns:
         The future, for `async_done`, which returns nothing. A loop can carry it if all turns write the same reference.

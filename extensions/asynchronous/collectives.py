@@ -65,7 +65,7 @@ def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> 
         into: The references that the done writes, if `x` are references.
         axis_name: The axis of the mesh, or several, along which the devices are numbered.
         perm: Pairs of devices (from, to). Who gets nothing gets zeros.
-        schedule: Whether XLA must keep what stands between start and done where it is.
+        schedule: True if XLA must keep what stands between start and done there. False leaves that to XLA.
 
     Returns:
         The future, for `async_done`.
@@ -155,10 +155,10 @@ def all_gather_start(
     Args:
         x: A pytree of arrays.
         axis_name: The axis of the mesh, or several.
-        axis: Along which axis of the result the devices' arrays lie: a new one.
-        tiled: Whether they are concatenated along that axis instead.
-        to: What the type of the result says under `check_vma=True`: that it may be another on each device, "varying",
-            or that it is the same on all, "invarying".
+        axis: The new axis of the result along which the devices' arrays are stacked.
+        tiled: True to concatenate the arrays along that axis instead.
+        to: The type of the result under `check_vma=True`: "varying" if it may differ between devices, "invarying" if it
+            is the same on all.
         schedule: As for `ppermute_start`.
 
     Returns:
@@ -198,9 +198,9 @@ def all_to_all_start(
     Args:
         x: A pytree of arrays.
         axis_name: The axis of the mesh, or several.
-        split_axis: Along which axis the parts lie.
-        concat_axis: Along which axis of the result they lie.
-        tiled: Whether the axes stay, the parts being slices of one and concatenated along the other.
+        split_axis: The axis along which the parts lie.
+        concat_axis: The axis of the result along which they lie.
+        tiled: True to keep the axes: the parts are slices of one, and are concatenated along the other.
         schedule: As for `ppermute_start`.
 
     Returns:
@@ -235,8 +235,8 @@ def psum_scatter_start(
     Args:
         x: A pytree of arrays.
         axis_name: The axis of the mesh, or several.
-        scatter_dimension: Along which axis the parts lie.
-        tiled: Whether that axis stays, the parts being slices of it.
+        scatter_dimension: The axis along which the parts lie.
+        tiled: True to keep that axis, of which the parts are slices.
         schedule: As for `ppermute_start`.
 
     Returns:
@@ -266,7 +266,7 @@ class _Call(NamedTuple):
     size: int
 
     def for_each(self, x: Any) -> Any:
-        """The same for each device."""
+        """Broadcasts an array along a new leading axis, with one part for each device."""
         return jnp.broadcast_to(x, (self.size, *x.shape))
 
     def check_axis(self, axis: int, ndim: int) -> None:
@@ -275,7 +275,7 @@ class _Call(NamedTuple):
             raise ValueError(MSG_COLLECTIVE_DIMENSION.format(call=self.name, where=self.where, **shown))
 
     def parts(self, x: Any, axis: int, tiled: bool) -> Any:
-        """A part for each device, in front."""
+        """Splits an array into a part for each device, along a new leading axis."""
         size, length = self.size, x.shape[axis] if -x.ndim <= axis < x.ndim else -1
         if length % size if tiled else length != size:
             shown = {"shape": x.shape, "axis": axis, "size": size}
@@ -309,8 +309,8 @@ def _exchange(
     into: Into | None = None,
     everywhere: bool = False,
 ) -> Future[Any]:
-    """`send` makes what the device sends of an array, and `finish` the result of what it gets. That is the same
-    `everywhere` if each gets the same."""
+    """Starts an exchange. `send` maps an array to the value that the device sends, and `finish` a received value to the
+    result. `everywhere`: True if the result is the same on all devices."""
     leaves, structure = jax.tree.flatten(x)
     arrays = [*map(jnp.asarray, leaves)]
     values = [_jax.as_per_device(send(array)) for array in arrays]
@@ -329,7 +329,7 @@ def _exchange(
 
 
 def _same_along(x: Any, axes: tuple[str, ...], everywhere: bool) -> tuple[str, ...]:
-    """The axes along which all devices get the same of an array, as JAX says of the synchronous collective."""
+    """The axes along which all devices get the same result, as JAX's synchronous collective has it."""
     before = set(_jax.axes_of_same(x))
     varying = set(_jax.axes_of_same(np.float32(0)))  # all, if JAX checks that
     return tuple(sorted(before | (varying & set(axes)) if everywhere else before - set(axes)))

@@ -1,7 +1,7 @@
 """Functions of asynchronous callbacks: each runs in a thread of its own while its program goes on.
 
-Its effects are held back until the drain comes to its done in the order of the program. There they appear, and what it
-returned is the answer that the program waits for.
+The function's effects are held back until the drain reaches its done in program order. There they appear, and the
+program, which waits there, gets what the function returned.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ MSG_DEVICE_FAILED = (
 )
 
 _REMEMBERED = 4096
-"""How many of the numbers of a program's functions that have begun are kept, to tell a done that comes twice from one
-that comes before its start."""
+"""The begun functions that are remembered for each program and device, to tell a second done from one ahead of its
+start."""
 
 _LOOK = 0.05
 """Seconds after which a done whose start is still to come looks whether the program has failed."""
@@ -69,7 +69,7 @@ class HostRuns(Beside):
         self._runs: dict[_Key, RunningHostCall] = {}
         self._unended: dict[int, RunningHostCall] = {}  # by identity, those whose function has not returned
         self._awaited: dict[int, RunningHostCall] = {}  # by the identity of a drain thread, the one for which it waits
-        # By program and device, the numbers of the newest that have begun, of whatever has become of them.
+        # By program and device: the numbers of the newest functions that have begun, ended ones included.
         self._begun: dict[tuple[int, ...], collections.deque[int]] = {}
         self._lock = threading.Lock()
         self._came = threading.Condition(self._lock)
@@ -109,11 +109,12 @@ class HostRuns(Beside):
             del self._unended[id(run)]
 
     def unended(self) -> list[RunningHostCall]:
-        """Those whose function has not returned."""
+        """The calls whose function has not returned."""
         return [run for run in self._unended.copy().values() if not run.ended]
 
     def wait(self, timeout: float | None) -> bool:
-        """Whether all functions have returned in time, but those whose programs have failed, which may never do so."""
+        """Returns True if all functions return in time. Those of failed programs do not count: they may never
+        return."""
         deadline = None if timeout is None else monotonic() + timeout
         for run in self.unended():
             left = None if deadline is None else max(0.0, deadline - monotonic())
@@ -123,7 +124,7 @@ class HostRuns(Beside):
         return True
 
     def awaited_by(self, drain_thread: int) -> RunningHostCall | None:
-        """The one that this thread waits for."""
+        """The call that this drain thread waits for, if any."""
         return self._awaited.get(drain_thread)
 
     @contextlib.contextmanager
@@ -136,8 +137,7 @@ class HostRuns(Beside):
             del self._awaited[me]
 
     def _take(self, key: _Key) -> RunningHostCall:
-        # The start comes from the thread of one device, and the done perhaps from that of a faster one: then the start
-        # is still to come.
+        # The start comes from the thread of one device, and the done may come from that of a faster one, ahead of it.
         while True:
             with self._came:
                 if (run := self._runs.pop(key, None)) is not None:
@@ -156,7 +156,7 @@ class HostRuns(Beside):
         run = self._take(key)
         native.set_offer_urgent()  # the function may wait for the drain
         stream = run.wait_for_stream()
-        # A run file has here what the function has called, also ahead of this.
+        # In a run file the records of the function's own calls belong here, earlier ones included.
         native.note(Kind.BEGUN, record.token, site_of(record).id, number_of_device(record), f"{stream.thread} held")
         with self._awaiting(run):
             stream.let_go()
@@ -178,12 +178,13 @@ class HostRuns(Beside):
         return native.any_operations()
 
     def fail(self, program: ProgramKey) -> None:
-        """This program fails on one of its devices: the others get nothing of it."""
+        """Fails the operations of a program that has failed on one of its devices: the other devices get nothing from
+        it."""
         if native.any_operations():
             native.fail_operations(*program, MSG_DEVICE_FAILED)
 
     def end(self, finished: list[tuple[int, int, int]]) -> None:
-        """These programs have ended, as runs of epochs (thread, first, count): drops what they have not done."""
+        """Drops what ended programs have not done. `finished` has their epochs as (thread, first, count)."""
         if native.any_operations():
             for thread, first, count in finished:
                 for epoch in range(first, first + count) if thread != PLAIN_THREAD else ():
@@ -198,7 +199,7 @@ class HostRuns(Beside):
         has_failed = not_done is None or program in runtime.failures.unended
         for run in left:
             stream = run.wait_for_stream()
-            if has_failed:  # what it does would have come later in the program
+            if has_failed:  # its effects would have come later in the program
                 runtime.failures.abandon(stream.thread)
                 self._workers.run(lambda run=run: self._forget(run))
             stream.let_go()
@@ -224,28 +225,29 @@ class HostRuns(Beside):
 
 def _key(record: Record, number: int, lane: int) -> _Key:
     thread = thread_of(record.token[STREAM])
-    # Operations of programs that JAX dispatched are numbered as those of one.
+    # The programs that JAX dispatches number their operations as one program.
     epoch = 0 if thread == PLAIN_THREAD else record.token[EPOCH]
     return _Key(thread, epoch, record.device, number, lane)
 
 
 def _noted(key: _Key) -> tuple[int, ...]:
-    """How a run file names an operation."""
+    """The numbers by which a run file names an operation."""
     return stream_of(key.thread), key.epoch, 0, key.number
 
 
 def _never_done(count: int, program: str, runs: Sequence[RunningHostCall]) -> str:
-    """What to say of so many operations of a program, of which these run functions."""
+    """The message for `count` operations of a program that were never done, of which `runs` run functions."""
     where = f", the first at {runs[0].where}" if runs else ""
     operations = errors.counted(count, "asynchronous operation")
     return MSG_NEVER_DONE.format(count=operations, function=program, were=errors.were(count), where=where)
 
 
 class RunningHostCall:
-    """One call of a function. Its own thread writes, and the one that it is done in waits.
+    """One call of a function. The thread that runs it writes, and the drain thread of its done waits.
 
-    `stream` is that of what the function dispatches, and `thread` the identity of the thread that runs it: None before
-    it has begun, and once it has `ended`. `caller` is the number of the thread whose program has started it.
+    `stream` is the stream of the programs that the function calls. `thread` is the identity of the thread that runs the
+    function, None before it has begun and once it has `ended`. `caller` is the number of the thread that called the
+    program.
     """
 
     def __init__(self, function: HostFunction, name: str, where: Where, args: Any, caller: int) -> None:

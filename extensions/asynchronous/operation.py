@@ -1,8 +1,8 @@
-"""Asynchronous operations: what is started, and done later.
+"""Asynchronous operations, as their starts, updates and dones describe them.
 
-An operation is what a start, its updates and its done have in common. What is in flight lies on the host, under a
-number that the program has as a *ticket*: `float32[3]`, the one array of a future. It says the number, and which lane
-it is for. Floats, since the derivative by an integer would vanish without a word.
+A start, its updates and its done share one operation. Its values in flight are on the host, under a number that the
+program carries as a *ticket*: `float32[3]`, the one array of a future. A ticket holds the number and the lane. It is of
+floats because the tangent of an integer is of type float0, and the derivative would vanish without a word.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TICKET_LENGTH = 3
 
 
 class Computation(NamedTuple):
-    """What an operation does, as its start, its updates and its done have it."""
+    """The part of an operation that its start, its updates and its done must agree on."""
 
     kind: str
     results: tuple[str, ...]
@@ -42,26 +42,27 @@ class Computation(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Operation:
-    """What is started and done.
+    """An asynchronous operation, as a parameter of its start, its updates and its done.
 
-    A future has no more of it than a done must know, `end`, so that one may stand in place of another: in a loop's
-    carry, or at the end of a branch.
+    A future keeps only `end`, the part that a done must know, so that one future may take the place of another: in a
+    loop's carry, or at the end of a branch.
 
     Attributes:
-        name: What messages call it; of a done, only what kind it is of.
-        where: The line of the user's that starts it, or where it is done.
-        results: Types of the results, of one lane.
-        schedule: Whether what stands between start and done stays between them.
+        name: Its name in messages; for a done, only its kind.
+        where: The user's line that starts it; for a done, the line of the done.
+        results: Types of the results in one lane.
+        schedule: True if the equations between start and done must stay between them.
         lanes: Sizes of the `vmap`s around, the outermost first.
-        into_reference: Whether its done writes the results to references.
-        of_derivative: Whether JAX starts it for a derivative, in which nothing need ask for what it comes to.
-        same_along: For each result the axes of the region along which it is the same on all devices, where JAX checks
-            that; none if empty.
-        is_local: Whether it is started and done in one jaxpr, so that a program may keep its values itself. The token
-            pass says so.
-        site: That of the records that it publishes, if it does.
-        user_types: Of a start, the types of the operands of the user's line, in each lane, if others are kept or sent.
-        finish: Of a done, what makes a result of each value that it comes to, if something does.
+        into_reference: True if its done writes the results to references.
+        of_derivative: True if JAX starts it for a derivative, where nothing need use its results.
+        same_along: For each result, the axes of the region along which all devices have the same value, where JAX
+            checks that; empty if no result has any.
+        is_local: True if one jaxpr starts it and ends it, so that a program may keep its values itself. The token pass
+            sets this.
+        site: The site of the records that it publishes, if any.
+        user_types: For a start, the types in one lane of the operands of the user's call, if the operation keeps or
+            sends other values.
+        finish: For a done, the function from each value to the user's result, if there is one.
     """
 
     name: str
@@ -78,21 +79,22 @@ class Operation:
     finish: Callable[[Any], Any] | None = dataclasses.field(default=None, kw_only=True)
 
     kind: ClassVar[str] = "operation"
-    """What an operation whose start is not known is called."""
+    """The name of this kind of operation, also where its start is not known."""
 
     is_linear = True
-    """Whether it hands on values as they are, so that it has a derivative."""
+    """True if its values are handed on unchanged: then start and done are linear, and have a derivative."""
 
     in_common: ClassVar[tuple[str, ...]] = ("schedule", "into_reference", "same_along")
-    """What its start, its updates and its done have in common; not the lanes, which may be turns of a loop there."""
+    """The fields that its start, updates and done share. Not the lanes: one of them may have those as loop
+    iterations."""
 
     @property
     def computation(self) -> Computation:
-        """What is the same from its start to its done."""
+        """The part that is the same from its start to its done."""
         shapes = tuple(str(result) for result in self.results)
         return Computation(self.kind, shapes, tuple((name, getattr(self, name)) for name in self.in_common))
 
-    def __repr__(self) -> str:  # what JAX says where a branch or a loop has futures of different operations
+    def __repr__(self) -> str:  # shown by JAX if a branch or a loop has futures of different operations
         lanes = f" in lanes {self.lanes}" if self.lanes else ""
         return f"{self.computation}{lanes}{' of a derivative' if self.of_derivative else ''}"
 
@@ -112,12 +114,12 @@ class Operation:
         return self.same_along or ((),) * len(self.results)
 
     def shown(self, results: Sequence[Any]) -> Sequence[Any]:
-        """Results in the types in which they are asked for."""
+        """Converts results to the types or placements that the user asked for."""
         return results
 
     @property
     def end(self) -> Operation:
-        """What a future has of it."""
+        """The part of the operation that a future keeps."""
         return dataclasses.replace(self, name=self.kind, where=None, user_types=None)
 
     def at(self, where: Where) -> Operation:
@@ -125,12 +127,12 @@ class Operation:
         return dataclasses.replace(self, where=where)
 
     def in_lanes(self, size: int, differs: Sequence[bool]) -> Operation:
-        """The operation under one more `vmap`, in whose lanes these of the operands differ."""
+        """The operation under one more `vmap`. `differs`: for each operand, True if it differs between lanes."""
         return dataclasses.replace(self, lanes=(size, *self.lanes))
 
     @property
     def differentiable(self) -> list[int]:
-        """Which of the results have tangents."""
+        """The positions of the results that have tangents."""
         return [at for at, result in enumerate(self.results) if jnp.issubdtype(result.dtype, np.inexact)]
 
     def tangent(self) -> Operation:
@@ -141,12 +143,12 @@ class Operation:
         return dataclasses.replace(self, results=results, same_along=same_along, of_derivative=True)
 
     def transposed(self) -> Operation:
-        """The operation of the cotangents, which go the other way, and to no reference of the program's: its start is
-        where this one is done."""
+        """The operation of the cotangents. It starts where this one is done, and writes to no reference of the
+        program's."""
         return dataclasses.replace(self, into_reference=False, of_derivative=True)
 
     def of_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
-        """What `transposed` is started with, of the cotangents of all results."""
+        """The operands for the start of `transposed`, from the cotangents of all results."""
         return [*cotangents]
 
 
@@ -155,7 +157,7 @@ class Kept(Operation):
     """Values that are computed at the start, and kept until it is done.
 
     Attributes:
-        placements: Where each of them is then: in which memory, and how it is sharded if its type says that.
+        placements: The memory of each value, and its sharding if the type has one.
     """
 
     placements: tuple[Any, ...] = dataclasses.field(default=(), kw_only=True)
@@ -174,11 +176,11 @@ class Exchanged(Operation):
     """Values of each device of a region, sent to others.
 
     Attributes:
-        axes: The axes of the mesh along which it is sent.
-        size: How many devices there are along these.
-        receivers: For each device the one that gets its values, or -1; None if each value has a part for each device,
-            in its leading axis, and what is received has one from each.
-        has_replicas: Whether several devices would send as one, in a region over some of the axes of its mesh.
+        axes: The axes of the mesh along which the values are sent.
+        size: The number of devices along these axes.
+        receivers: For each device, the one that receives its values, or -1. None if each device sends a part to every
+            device: the leading axis of a value has a part for each device, and that of a result one from each.
+        has_replicas: True if several devices would send as one, in a region over some of the axes of its mesh.
     """
 
     axes: tuple[str, ...] = ()
@@ -191,7 +193,7 @@ class Exchanged(Operation):
 
     @property
     def senders(self) -> tuple[int, ...] | None:
-        """For each device the one whose values it gets, or -1."""
+        """The inverse of `receivers`: for each device, the one that sends to it, or -1."""
         if self.receivers is None:
             return None
         senders = [-1] * self.size
@@ -202,8 +204,8 @@ class Exchanged(Operation):
 
     @property
     def key(self) -> int:
-        """A number that the devices have in common which exchange something. Those along the same axes come to their
-        exchanges in the same order."""
+        """A number for the axes of the exchange, the same on all devices that take part. Devices along the same axes
+        reach their exchanges in the same order."""
         digest = hashlib.blake2b(repr(self.axes).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") >> 1
 
@@ -213,17 +215,17 @@ class Exchanged(Operation):
         )
 
     def of_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
-        # Of a result that is the same on all devices they have one cotangent between them, which is sent back once.
+        # A result that is the same on all devices has one cotangent: the first device sends it back, the others zeros.
         return [_jax.as_of_first(x, axes) for x, axes in zip(cotangents, self._same_along, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class HostStartOp(Operation):
-    """A function of the user's that runs on the host while the program goes on: its start.
+    """The start of a function of the user's that runs on the host beside the program.
 
     Attributes:
-        site: That of the records from which it begins.
-        ends: How it is done.
+        site: The site of the records from which the function begins.
+        ends: The part of it that a future keeps.
     """
 
     site: Site = dataclasses.field(kw_only=True)
@@ -245,7 +247,7 @@ class HostStartOp(Operation):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class HostEnd(Operation):
-    """The end of such a function: what a future knows of it."""
+    """The end of such a function, as its future knows it."""
 
     types: tuple[Operand, ...] = dataclasses.field(kw_only=True)  # of the results
     structure: Any = dataclasses.field(kw_only=True)

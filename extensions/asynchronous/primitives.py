@@ -1,7 +1,6 @@
 """The effect and the primitives of asynchronous operations.
 
-What operations are, and what becomes of these primitives, is imported by whatever starts an operation, with
-`start_and_done.py`.
+Operations, and the rules of these primitives, are imported with `start_and_done.py`, by whatever starts an operation.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ ASYNC = Effect("async", kind="device")
 
 
 def is_asynchronous(eqn: Any) -> bool:
-    """Whether an equation starts, updates or ends an operation, or something in it does."""
+    """Returns True if an equation, or one inside it, starts, updates or ends an operation."""
     return any(isinstance(effect, Effect) and effect == ASYNC for effect in eqn.effects)
 
 

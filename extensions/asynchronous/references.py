@@ -43,7 +43,7 @@ class Into:
     def __hash__(self) -> int:
         return hash(tuple(map(id, self._references)))
 
-    def __repr__(self) -> str:  # what JAX says where a loop's body returns a future that is written elsewhere
+    def __repr__(self) -> str:  # shown by JAX if a loop's body returns a future that is written elsewhere
         numbers = ", ".join(f"{_jax.typeof(reference)} number {id(reference)}" for reference in self._references)
         return f"<to be written to: {numbers}. {_IN_A_LOOP}>"
 
@@ -55,12 +55,12 @@ _IN_A_LOOP = (
 
 
 def are_references(x: Any) -> bool:
-    """Whether this is a pytree with references."""
+    """Returns True if a pytree has references among its leaves."""
     return any(map(_jax.is_reference, jax.tree.leaves(x)))
 
 
 def read_references(source: Any, target: Any, call: str, where: Where) -> tuple[Any, Into]:
-    """What the references hold that an operation moves, and those that it moves it to."""
+    """Returns the values of the source references, and the target references to write them to."""
     (sources, structure), (targets, into) = jax.tree.flatten(source), jax.tree.flatten(target)
     wrong = [leaf for leaf in (*sources, *targets) if not _jax.is_reference(leaf)]
     for leaf in (*wrong, *(leaf for leaf in targets if isinstance(leaf, _jax.TransformedRef))):

@@ -1,7 +1,7 @@
 """Asynchronous operations: starts, updates and dones become calls of the native module's handlers.
 
-Of an operation of the host's the start publishes a record, without an order, from which the function begins; its done
-is a callback with results, which waits for the function. What else is in flight the native module keeps.
+The start of a host function publishes an unordered record, from which the function begins. Its done is a callback with
+results, which waits for the function. All other values in flight are kept by the native module.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _lower_operation(
     on_host = has_handlers and not counted
     if exchanges and (not on_host or everywhere or not _jax.is_within_processes(ctx, operation.axes)):
         return _jax.mlir.lower_fun(functools.partial(_exchange_and_keep, operation=operation))(ctx, *operands)
-    # In a program for several platforms a start may be another thing on each of them.
+    # With several platforms, the start may have been lowered in another way on one of them.
     if not has_handlers or (counted and operation.is_local and len(platforms) == 1):
         if (outs := _lower_within_program(ctx, operands, target)) is not None:
             return outs
@@ -89,8 +89,8 @@ def _lower_operation(
 
 
 def _lower_within_program(ctx: Any, operands: Sequence[Any], target: str) -> Sequence[Any] | None:
-    """Where the program keeps them: the ticket and the values are results of one instruction, so where it has the one
-    as it was it has the others, too. None where it does not."""
+    """Keeps the values in the program at a start, and finds them at a done; None if the program does not have them. The
+    ticket and the values are results of one instruction: a done that gets the ticket unchanged gets the values, too."""
     token, *values = operands
     if target == KEEP_TARGET:
         (ticket,) = _jax.mlir.lower_fun(lambda *_: [jnp.zeros(ctx.avals_out[0].shape, np.float32)])(ctx, *operands)
@@ -104,8 +104,8 @@ _jax.mlir.register_lowering(operation_p, _lower_operation, cacheable=False)
 
 
 def _lower_plain(ctx: Any, *operands: Any, primitive: Any, **params: Any) -> Any:
-    """In a program that JAX dispatches. The ticket keeps what belongs together in order; operations of all such
-    programs are those of one program that does not end."""
+    """Lowers a start, update or done in a program that JAX dispatches. The ticket is the dependency between them. All
+    such programs count as one program that does not end."""
     if _jax.automatic_devices(ctx):
         operation = params["operation"]
         raise NotImplementedError(MSG_ASYNC_PLAIN.format(name=operation.name, where=operation.where))
@@ -182,7 +182,7 @@ def _keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any,
 
 
 def _named(operation: Operation) -> dict[str, str]:
-    """What a run that is recorded calls it. Of a derivative's there is no line."""
+    """The name of the operation in a recorded run, with its line if that is known."""
     return {Attribute.NAME: f"{operation.name} at {operation.where}" if operation.where else operation.name}
 
 
@@ -202,7 +202,7 @@ def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[An
 
 
 def _to_exchange(values: Sequence[Any], operation: Exchanged) -> list[Any]:
-    """The device's place in its group, the number of its group, and what it sends, with the parts for each in front."""
+    """The operands of a post: the device's rank in its group, the group's number, and the values, parts in front."""
     values = [value.astype(stored_dtype(value.dtype)) for value in values]
     if operation.receivers is None:
         values = [jnp.moveaxis(value, len(operation.lanes), 0) for value in values]
@@ -213,10 +213,11 @@ def _to_exchange(values: Sequence[Any], operation: Exchanged) -> list[Any]:
 
 
 def _exchange_and_keep(token: Any, rank: Any, group: Any, *sent: Any, operation: Exchanged) -> list[Any]:
-    """In place of a post that other processes would have to hear of, or that several devices would make as one, in a
-    region over some of the axes: JAX's collective, whose result is kept.
+    """Runs JAX's collective and keeps its result, where the host cannot exchange the values: without its handlers,
+    between processes, or where several devices would post as one, in a region over some of the axes.
 
-    It comes after the operations that were started ahead of it, so that all devices come to all in one order.
+    The collective depends on the token, and so on all operations started before it: all devices reach them in one
+    order.
     """
     sent = after([token], sent)
     if operation.receivers is None:
@@ -243,7 +244,7 @@ def _done_token_rule(
     if not isinstance(operation, HostAwait):
         token, outs = _take(tokens[_KEY], operands, operation)
         return {_KEY: token}, outs
-    # In its place among the host's effects, and among the asynchronous operations.
+    # The done has a place in two orders: that of the host's effects, and that of the asynchronous operations.
     key = token_key(operation.site.effect)
     (own,) = after([tokens[_KEY]], [tokens[key]])
     returned, outs = bind_record(ctx, {key: own}, operands, operation.site)
@@ -253,7 +254,7 @@ def _done_token_rule(
 
 @register_mask_rule(async_start_p, async_update_p, async_done_p)
 def _mask_operation(ctx: MaskContext, active: Any, *operands: Any, operation: Operation) -> Sequence[Any]:
-    """What is handed on harms no lane that is not there; a function of the host's must not run for it."""
+    """Under a mask, values may be kept for inactive lanes, but host functions run for active lanes only."""
     if operation.site is None:
         return ctx.primitive.bind(*operands, operation=operation)
     if operation.site.mask is None:
@@ -264,8 +265,8 @@ def _mask_operation(ctx: MaskContext, active: Any, *operands: Any, operation: Op
 
 
 def _is_collective(eqn: Any) -> bool:
-    """Where there are several processes, or devices that are replicas of each other, starts may be those of JAX's
-    collectives."""
+    """Returns True if a start may become JAX's collective: with several processes, or with devices that are
+    replicas."""
     operation = eqn.params["operation"]
     if eqn.primitive is not async_start_p or not isinstance(operation, Exchanged):
         return False

@@ -1,8 +1,9 @@
 """The primitives of asynchronous operations, and what transformations make of them.
 
-`async_start_p` takes operands and gives a ticket; `async_update_p` takes a ticket and gives one; `async_done_p` takes a
-ticket and gives the results. With a mask, what has a site has a boolean ahead of its operands. Where an operation hands
-on values, start and done are linear, and each is the other's transpose.
+`async_start_p` takes operands and returns a ticket; `async_update_p` takes a ticket and returns one; `async_done_p`
+takes a ticket and returns the results. Under a mask, a primitive whose operation has a site takes a boolean as its
+first operand. For an operation that hands on its values, start and done are linear, and each is the transpose of the
+other.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ def _update_abstract_eval(ticket: Any, *, operation: Operation) -> tuple[list[An
 def _done_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any], set[Any]]:
     _check_ticket(operands[-1], operation, "done", "fx.async_done")
     found = jax_effects(ASYNC)
-    if isinstance(operation, HostAwait):  # what the function on the host has done becomes visible there
+    if isinstance(operation, HostAwait):  # the effects of the host function become visible there
         found = found | jax_effects(operation.site.effect)
     return operation.results_of_lanes, found
 
 
 def _call_by_itself(primitive: Any, *operands: Any, **params: Any) -> Any:
-    """Outside of all programs an operation is a program of its own."""
+    """Runs a start, update or done outside of all programs, as a program of its own."""
     with jax.disable_jit(False):
         return _jax.jit(functools.partial(primitive.bind, **params))(*operands)
 
@@ -134,12 +135,12 @@ def _not_differentiable(operation: Operation) -> errors.NotDifferentiable:
 def _batch(
     primitive: Any, axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, operation: Operation
 ) -> tuple[list[Any], list[Any]]:
-    """A start is one operation for all lanes, which an end is if its ticket is."""
+    """Batches a start into one operation for all lanes. An update or a done is batched if its ticket is."""
     differs = [dim is not None for dim in dims]
     starts = primitive is async_start_p
     in_lanes = any(differs) or not _jax.is_axis_of_tangents(axis_data) if starts else differs[-1]
     if in_lanes:
-        # What is handed on has all lanes, and a record says which operands differ.
+        # Values that are handed on are broadcast to all lanes. A record notes instead which operands differ.
         operands = [
             _jax.lanes_at_front(x, dim, axis_data) if operation.is_linear or dim is not None else x
             for x, dim in zip(operands, dims, strict=True)

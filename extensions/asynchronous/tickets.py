@@ -1,9 +1,8 @@
-"""What becomes of tickets: an abstract run of a program, in which futures are the values.
+"""The check of tickets: an abstract run of a program, in which futures are the values.
 
-The run goes through loops, branches and calls, and notes each equation that it comes to as a step, and each operation
-with the steps that start, update and end it. It refuses a future that is not used up once, or as one of another
-operation, and a reference that is used while an operation is in flight that will write to it. `fx.inspect` reads its
-notes.
+The run goes through loops, branches and calls. It notes each equation as a step, and each operation with the steps that
+start, update and end it. It refuses a future that is not used up exactly once, or is used up as one of another
+operation, and a reference that is used while an operation in flight will write to it. `fx.inspect` reads its notes.
 
 - A call is run with the futures that it takes. A function that takes and gives none is run once, however often it is
   called.
@@ -11,9 +10,9 @@ notes.
 - A loop's body is run twice, since what one iteration starts the next may end. It has futures of its own for what is
   carried, and must use those up or carry them on.
 
-Of the operations that JAX makes for a derivative less is asked. Where a future does not depend on what is
-differentiated, zeros are in the place of its tangent, and are done as a future of zeros. And a future need not be done:
-the last iteration of a transposed loop starts an operation of which nothing asks.
+Operations that JAX makes for a derivative need less. If a future does not depend on the primal, its tangent is an array
+of zeros, which its done takes as a future of zeros. And a future need not be done: nothing uses the operation that the
+last iteration of a transposed loop starts.
 """
 
 from __future__ import annotations
@@ -109,10 +108,10 @@ _HANDS_ON = frozenset(
 """Primitives whose results are their operands, each in its place. A derivative, `vmap` and a region bind them."""
 
 Path = tuple[tuple[int, int], ...]
-"""For each `cond` or `switch` around an equation: which visit to one it is part of, and which branch."""
+"""For each `cond` or `switch` around an equation: the number of the visit, and of the branch."""
 
 Place = tuple[int, ...]
-"""Where an equation stands in the program, by the equations around it. It is the same in all iterations of a loop."""
+"""The place of an equation, given by the equations around it. It is the same in all iterations of a loop."""
 
 
 class Step(NamedTuple):
@@ -136,9 +135,9 @@ class Flight:
     """An operation from where it is started.
 
     Attributes:
-        operation: What was started.
+        operation: The operation that was started.
         start: The position of its start among the steps.
-        place: Where its start stands.
+        place: The place of its start.
         region: The axes of the regions in which it was started.
     """
 
@@ -149,7 +148,7 @@ class Flight:
 
 
 class End(NamedTuple):
-    """How a future was used up, and where."""
+    """The use that used up a future: as what, and in which line."""
 
     how: str
     where: str
@@ -161,7 +160,7 @@ class FutureValue:
 
     Attributes:
         flights: The operations that it may be of.
-        end: How it was used up.
+        end: Its use, once it is used up.
     """
 
     flights: tuple[Flight, ...]
@@ -169,7 +168,7 @@ class FutureValue:
 
     @property
     def is_needed(self) -> bool:
-        """Whether something may be in flight that must be done."""
+        """True if the future may be of an operation that must be done: one that is not of a derivative."""
         return not all(flight.operation.of_derivative for flight in self.flights)
 
     def use(self, how: str, where: str) -> None:
@@ -180,7 +179,7 @@ class FutureValue:
 
 
 class Results(frozenset[Flight]):
-    """What operations have come to that write to references, or what was made of it."""
+    """The operations that write to references and from whose results a value was computed."""
 
 
 class Reference(NamedTuple):
@@ -203,7 +202,7 @@ def check_tickets(jaxpr: Any, run: Run | None = None) -> None:
 
 
 def without_constants(jaxpr: Any) -> Any:
-    """A jaxpr itself, of one with constants too."""
+    """The jaxpr of a closed jaxpr, or the jaxpr itself."""
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
@@ -228,9 +227,9 @@ class Run:
     """
 
     each_call = False
-    """Whether a function is run as often as it is called, though it takes and gives no futures."""
+    """True if a function is walked at each of its calls, even if it takes and returns no futures."""
 
-    # How a program is read, for what is no jaxpr.
+    # How a program is read. Overridden for programs that are no jaxprs.
     source_of: ClassVar[Callable[..., Any]] = staticmethod(_jax.source_of)
     is_reference: ClassVar[Callable[..., bool]] = staticmethod(_jax.is_reference)
 
@@ -243,13 +242,13 @@ class Run:
         self._visits = itertools.count()
 
     def between(self, flight: Flight, end: int) -> Iterator[int]:
-        """The positions of the steps between a start and this end of it. What is in another branch is not there."""
+        """The positions of the steps between a start and this end of it, without those of other branches."""
         ends = self.steps[flight.start].path, self.steps[end].path
         steps = range(flight.start + 1, end)
         return (at for at in steps if not any(exclude(self.steps[at].path, path) for path in ends))
 
     def walk(self, jaxpr: Any, args: Sequence[Value], own: Sequence[Value] = ()) -> list[Value]:
-        """What a jaxpr returns. It must use up or return the futures that it starts, and `own` among its arguments."""
+        """Returns a jaxpr's results. It must use up or return the futures that it starts, and its arguments `own`."""
         jaxpr = without_constants(jaxpr)
         apart = all(arg is None or isinstance(arg, Reference) for arg in args)
         if apart and jaxpr in self._known and not self.each_call:
@@ -305,7 +304,7 @@ class Run:
         return outs
 
     def _note(self, eqn: Any, operands: Sequence[Value], flights: tuple[Flight, ...] = ()) -> None:
-        """Notes a step. If it writes what an operation has come to, nothing has used the reference since the start."""
+        """Notes a step. Raises if it writes an operation's results to a reference that was used since the start."""
         references, here = [x for x in operands if isinstance(x, Reference)], len(self.steps)
         self.steps.append(Step(eqn, self._path, references, flights))
         for flight in (_results(operands) or ()) if references else ():
@@ -316,7 +315,7 @@ class Run:
                     raise ValueError(MSG_REFERENCE_UNDER_WAY.format(**shown, done=self.source_of(eqn)))
 
     def _compute(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
-        """What is not looked into: it hands futures on, or must have none."""
+        """The results of an equation that is not walked into: it hands futures on, or must take none."""
         name, futures = eqn.primitive.name, [*futures_in(operands)]
         if name in _HANDS_ON and len(operands) == len(eqn.outvars):
             return operands
@@ -366,7 +365,8 @@ class Run:
         return tuple(axis for axes in regions for axis in sorted(map(str, axes)))
 
     def _check_region(self, future: FutureValue, how: str, where: str) -> None:
-        """Values that are started outside of a region are on each of its devices, which take them as they are."""
+        """Raises if a future is used in another region. Values started outside of all regions are on each device, so a
+        region may take them."""
         region, kept = future.flights[0].region, future.flights[0].operation.kind == Kept.kind
         if region == self._region or (kept and not region):
             return
@@ -374,7 +374,7 @@ class Run:
         raise future_error(MSG_REGION, future, there=there, here=here, ended=how, at=where)
 
     def _call(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
-        """What holds jaxprs and is no branch and no loop."""
+        """Walks an equation that holds jaxprs and is neither a branch nor a loop."""
         in_place = functools.partial(self._walk_in_place, eqn)
         with inside_region_of(eqn):
             if (holder := find_holder(eqn.primitive)) is None:
@@ -406,7 +406,7 @@ class Run:
             returned.append(self.walk(branch, operands[1:]))
             after.append([future.end for future in args])
         self._path = path
-        # Each branch hands on what it returns; what all of them return in the same place stays itself.
+        # A branch uses up the futures that it returns, unless all branches return the same one in this place.
         outs = [joined(cases, MSG_BRANCH_RESULT, branch=where) for cases in zip(*returned, strict=True)]
         for values, ends in zip(returned, after, strict=True):
             in_state(ends)
@@ -433,7 +433,7 @@ class Run:
         outer, given = operands[asked:split], operands[split:]
         for future in futures_in(given):
             future.use("taken by a loop", where)
-        values, results = given, given  # of an iteration: what is carried, and then what has one element for each
+        values, results = given, given  # of an iteration: the carry, then the elements of xs or ys
         for _ in range(2):
             inner = [*map(fresh, values)]
             if condition is not None:
@@ -453,7 +453,7 @@ class Run:
     def _iterate(
         self, jaxpr: Any, args: Sequence[Value], outer: Sequence[Value], loop: str, own: Sequence[Value] = ()
     ) -> list[Value]:
-        """Walks what a loop does in each iteration. It uses up none of the futures `outer`."""
+        """Walks the condition or the body of a loop, which must not use up any of the futures `outer`."""
         before = [(future, future.end) for future in futures_in(outer)]
         outs = self.walk(jaxpr, args, own)
         for future, end in before:
@@ -463,7 +463,7 @@ class Run:
 
 
 def joined(values: Sequence[Value], text: str, **shown: Any) -> Value:
-    """What is one of these values. Raises this error if that may be a future or a number."""
+    """The value that is one of these. Raises the error `text` if some are futures to be done and others are not."""
     if all(value is values[0] for value in values):
         return values[0]
     futures = [*futures_in(values)]
@@ -475,7 +475,7 @@ def joined(values: Sequence[Value], text: str, **shown: Any) -> Value:
 
 
 def fresh(value: Value) -> Value:
-    """The future that goes on as another one, or what is none."""
+    """A new future of the same operations; any other value as it is."""
     return FutureValue(value.flights) if isinstance(value, FutureValue) else value
 
 
@@ -484,12 +484,12 @@ def futures_in(values: Iterable[Value]) -> Iterator[FutureValue]:
 
 
 def _results(values: Iterable[Value]) -> Results | None:
-    """What is made of these values has the results among them."""
+    """The operations whose results a value computed from these depends on, if any."""
     return Results(flight for value in values if isinstance(value, Results) for flight in value) or None
 
 
 def exclude(one: Path, other: Path) -> bool:
-    """Whether these are in two branches of one `cond`, of which a program takes one."""
+    """Returns True if the two are in different branches of one `cond`, of which a program takes one."""
     branches = dict(other)
     return any(branches.get(visit, branch) != branch for visit, branch in one)
 

@@ -1,12 +1,12 @@
-"""What stands between the start and the done of an asynchronous operation stays there.
+"""Dependencies that keep an equation between the start and the done of an asynchronous operation.
 
-XLA sees no more than data. So what an equation takes that stands between a start and its done is tied to the token of
-the start, and the token that the done takes is tied to what these equations gave. `optimization_barrier` does not do:
-it is gone when XLA for CPUs makes its schedule.
+XLA schedules by data dependencies alone. So the operands of an equation between a start and its done are made to depend
+on the token of the start, and the token of the done on the equation's results. `optimization_barrier` would not do: XLA
+for CPUs removes it before it schedules (`OptimizationBarrierExpander` in xla/service/cpu/cpu_compiler.cc).
 
-That is the token behind the start, which on CPUs comes after what the started function gave. After what the function
-takes XLA would put what stands between ahead of the function or among its parts, and copy an operand that both take.
-Where a program keeps the values itself, as for GPUs, the token is the one ahead of the start.
+The token is the one after the start, which on CPUs depends on the results of the started function. If it depended on
+the function's operands only, XLA would schedule the equations before the function or among its parts, and copy an
+operand that both use. Where a program keeps the values itself, as for GPUs, the token is the one before the start.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class ScheduleTies:
 
     def __init__(self, jaxpr: Any) -> None:
         self._under_way = _under_way_at_first(jaxpr)
-        # By identity: a value, and the same after the last token that it was tied to. What comes later takes that one:
-        # a tie is made in place, and XLA copies what is used besides.
+        # By identity: a value, and the value tied to the last token. Later equations take the tied one: a tie is made
+        # in place, and XLA copies a value that is also used untied.
         self._last: dict[int, tuple[Any, Any]] = {}
         self._token: Any = None
-        self._tied: set[int] = set()  # the values of `_last` that are after this token
-        # By identity: what was given since the token and no equation has taken, since what has been taken is there by
+        self._tied: set[int] = set()  # the values of `_last` that are tied to this token
+        # By identity: results since the token that no equation has taken; a result that was taken has been computed by
         # then. To tie all would keep XLA from fusing one equation with the next.
         self._given: dict[int, Any] = {}
 
     def before(self, eqn: Any, operands: Sequence[Any], tokens: Tokens) -> tuple[list[Any], Tokens]:
-        """What an equation takes, and the tokens that it takes."""
+        """Returns an equation's operands and tokens, with the dependencies that it needs."""
         operands = list(operands)
         if is_asynchronous(eqn):
             if self._given:
@@ -60,13 +60,13 @@ class ScheduleTies:
             new = list({id(x): x for x in new}.values())
             for x, tied in zip(new, after([token], [*map(self.last, new)]), strict=True):
                 self._tie(x, tied)
-            if eqn.outvars and not _takes_references(eqn):  # what a reference is to hold need not be there by then
+            if eqn.outvars and not _takes_references(eqn):  # a value that a reference gets may be computed later
                 for x in operands:
                     self._given.pop(id(x), None)
         return [*map(self.last, operands)], tokens
 
     def last(self, x: Any) -> Any:
-        """A value after the last token that it was tied to."""
+        """The value tied to the last token, or the value itself if it was never tied."""
         return self._last.get(id(x), (x, x))[1]
 
     def _tie(self, x: Any, tied: Any) -> None:
@@ -77,13 +77,13 @@ class ScheduleTies:
         return not hasattr(atom, "val") and id(x) not in self._tied and not _jax.is_reference_type(_jax.typeof(x))
 
     def note(self, eqn: Any, outs: Sequence[Any]) -> None:
-        """What an equation gave."""
+        """Notes the results of an equation."""
         if is_asynchronous(eqn):
             self._under_way += _change(eqn)
         elif self._under_way > 0:
             for x in outs:
                 if not _jax.is_reference_type(_jax.typeof(x)):
-                    if not _takes_references(eqn):  # what a reference holds may have been there ahead of the start
+                    if not _takes_references(eqn):  # a reference's value may be older than the start
                         self._tie(x, x)
                     self._given[id(x)] = x
 
@@ -93,12 +93,12 @@ def _takes_references(eqn: Any) -> bool:
 
 
 def _change(eqn: Any) -> int:
-    """How many operations more are under way behind an equation."""
+    """The change in the number of scheduled operations in flight, across an equation."""
     if eqn.primitive in (async_start_p, async_done_p):
         sign = 1 if eqn.primitive is async_start_p else -1
         return sign if eqn.params["operation"].schedule else 0
     if eqn.primitive in (_jax.scan_p, _jax.while_p):
-        return 0  # what a loop takes it gives
+        return 0  # a loop returns as many futures as it takes
     inner = next(_jax.jaxprs_in(eqn.params), None)
     return 0 if inner is None else sum(_changes(inner))
 
@@ -109,15 +109,15 @@ def _changes(jaxpr: Any) -> list[int]:
 
 
 def _under_way_at_first(jaxpr: Any) -> int:
-    """How many operations are under way when a jaxpr begins: it ends more than it has started by then."""
+    """The number of operations in flight when a jaxpr begins: the most by which its dones outnumber its starts."""
     return -min(itertools.accumulate(_changes(jaxpr), initial=0))
 
 
-# Which asynchronous operations are started and done in one jaxpr, so that a program may keep their values itself.
+# Marks the operations that one jaxpr both starts and ends, so that a program may keep their values itself.
 
 
 def with_local_operations(jaxpr: Any) -> Any:
-    """A jaxpr with constants, in which the equations of such operations say so. It uses each ticket once."""
+    """Sets `is_local` of the operations that a closed jaxpr both starts and ends. It uses each ticket once."""
     inner = jaxpr.jaxpr
     eqns = list(inner.eqns)
     users = {id(atom): at for at, eqn in enumerate(eqns) for atom in eqn.invars}
