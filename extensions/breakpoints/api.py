@@ -29,13 +29,13 @@ INTERRUPTED = "Ctrl-C ended the program at {call}."
 BREAKPOINT = register_effect(Effect("breakpoint", domain=PROGRAM))
 
 MOST_FRAMES = 32
-"""How many of the user's frames are kept: a recursive function has no end of them."""
+"""The most frames of the user's that are kept: a recursive function may have any number."""
 
 _NOTHING = Operand((), np.dtype(np.int32), np.dtype(np.int32))
 
 
 class _Stop(HostCall):
-    """A program waits here."""
+    """The callback of a breakpoint, in which a program waits."""
 
     raises_itself = True
 
@@ -81,7 +81,7 @@ def breakpoint(when: Any = None) -> None:
 
 
 def _stop(when: Any, at_most: int = MOST_FRAMES) -> None:
-    """Has the program wait at the user's line, where `when` holds."""
+    """Makes the program wait at the user's line, where `when` holds."""
     frames, values = take_frames(sys._getframe(), at_most)
     where = Where(frames[0].file, frames[0].line, frames[0].function)
     operands, leaves, tree = take_arguments(tuple(values), {}, "fx.breakpoint", where)

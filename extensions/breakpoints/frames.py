@@ -1,8 +1,8 @@
-"""The user's frames at a breakpoint: what of them is known while a program is traced, and their values in the program.
+"""The user's frames at a breakpoint: what tracing knows of them, and the values that the program computes.
 
-A value that the program computes travels as an operand. Arrays, numbers, text and pytrees of these are kept, and such
-attributes of objects. Of all else the type is kept: an object may hold the function that is traced, and its program
-would keep both for good.
+A value that the program computes is an operand. Arrays, numbers, text and pytrees of these are kept, and attributes of
+objects that are of such types. Of any other value only the type is kept: an object may hold the function that is
+traced, and the program would keep both alive for good.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _KEPT = (np.ndarray, np.generic, bool, int, float, complex, str, bytes)
 
 
 class _Named(str):
-    """What stands for a value that is not there."""
+    """The text shown in place of a value that is not kept."""
 
     __repr__ = str.__str__
 
 
 class _Object(SimpleNamespace):
-    """What stands for an object that is no pytree: its attributes."""
+    """The attributes of an object that is no pytree, in place of the object."""
 
     def __repr__(self) -> str:
         shown = (f"{name}={value!r}" for name, value in vars(self).items() if name != "_title")
@@ -107,11 +107,11 @@ def _is_iterator(x: Any) -> bool:
 
 
 _DEEPEST = 2
-"""Objects inside of so many others have no attributes here."""
+"""The depth of objects inside objects at which attributes are no longer kept."""
 
 
 def _with_attributes(value: Any, depth: int = 0) -> Any:
-    """A pytree with the attributes of its objects in their place. No code of theirs runs."""
+    """A pytree with its objects replaced by their attributes. No code of the objects runs."""
 
     def expanded(leaf: Any) -> Any:
         if isinstance(leaf, (jax.Array, _jax.Tracer, *_KEPT, type, ModuleType, Iterator)) or depth == _DEEPEST:
@@ -139,7 +139,7 @@ def _named(value: Any) -> _Named:
 
 
 def _is_value(tracer: Any) -> bool:
-    """Whether the host can be given this: no reference, and no token."""
+    """Returns True if the host can be given the value: it is no reference, and no token."""
     dtype = getattr(tracer, "dtype", None)
     if dtype is None or _jax.is_reference(tracer):
         return False

@@ -157,7 +157,7 @@ def ask(frames: Sequence[Frame], title: str, call: str) -> bool:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[IO[bytes]]:
-    """What can be read once Ctrl-C has been pressed."""
+    """Yields a pipe that can be read once Ctrl-C has been pressed."""
     read, write = os.pipe()
     with open(read, "rb", 0) as interrupts, open(write, "wb", 0):
         native.interrupts_to(write)
@@ -169,7 +169,7 @@ def _interrupts() -> Iterator[IO[bytes]]:
 
 class _Terminal:
     def readline(self) -> str:
-        """A line, which is empty at the end of the input."""
+        """Returns a line, empty at the end of the input."""
         with _interrupts() as interrupts:
             print(_PROMPT, end="", flush=True)
             if interrupts in select.select([sys.stdin, interrupts], [], [])[0]:
@@ -179,8 +179,8 @@ class _Terminal:
 
 class _Notebook:
     def readline(self) -> str:
-        """What the user has put into a notebook's box. Its kernel waits for that in Python, in a thread for it alone:
-        an interrupt that comes too late for the box reaches no other code."""
+        """Returns the user's answer in a notebook's box. `input` waits in a thread of its own: an interrupt that comes
+        too late for the box reaches no other code."""
         read, write = os.pipe()
         context, answers = contextvars.copy_context(), list[str | BaseException]()  # of the cell that has the box
 
@@ -207,7 +207,7 @@ class _Notebook:
 
 
 def _find_reader() -> _Terminal | _Notebook | None:
-    """What reads the user's lines, if there is a user."""
+    """Returns the reader of the user's lines, or None if there is no user."""
     if hasattr(_jax.ipython_shell(), "kernel"):
         return _Notebook()
     stream = sys.stdin

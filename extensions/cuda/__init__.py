@@ -10,7 +10,7 @@ from effects.lowering.native_module import native, register_handlers
 
 
 def _has_driver() -> bool:
-    """Whether handlers can call NVIDIA's driver here."""
+    """Returns True if handlers can call NVIDIA's driver here."""
     _, _, why_none = native.cuda_driver()
     return not why_none
 

@@ -20,7 +20,7 @@ from effects.extensions.custom_calls.message import Message
 from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.extensions.custom_calls.targets import MSG_TARGET_NAME, platforms_of, unknown_target
 
-# Attributes of custom calls: what handlers get beside operands, and is part of the program.
+# Attributes of custom calls: they are part of the program, and handlers get them beside operands.
 
 MSG_ATTRIBUTE_NAME = (
     "`fx.custom_call` at {where} was given an attribute with the name {name}. A handler finds attributes by name, an "
@@ -34,7 +34,7 @@ MSG_ATTRIBUTE = (
 
 
 class Attributes:
-    """What a handler gets beside operands. Equal ones have equal values of equal types."""
+    """The attributes that a handler gets beside operands. Two are equal if their values and the types of these are."""
 
     def __init__(self, values: Mapping[str, Any], where: Where):
         self.values: dict[str, Any] = {name: _take_attribute(value, name, where) for name, value in values.items()}
@@ -74,7 +74,7 @@ def _take_attribute(value: Any, name: str, where: Where) -> Any:
 _ATTRIBUTE_TYPES = frozenset(
     [*(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)), "float32", "float64"]
 )
-"""What XLA hands to handlers."""
+"""The element types of arrays that XLA passes to handlers as attributes."""
 
 
 def _key_of(value: Any) -> Any:
@@ -132,14 +132,15 @@ def custom_call(
         target: The name of the function.
         result_shape_dtypes: A pytree of objects with `shape` and `dtype`; None or `()` for no results.
         *operands: Pytrees of arrays.
-        effect: What the call does beside giving results. None: nothing, so that it may be dropped, repeated or moved.
-            An ordered effect: it happens once, in program order with others of its order domain; one of the kind
-            `"device"` on the device, from program to program too.
+        effect: The effect of the call. None: it has none, so that it may be dropped, repeated or moved. An ordered
+            effect: it happens once, in program order with others of its order domain; one of the kind `"device"` on the
+            device, from program to program too.
         scratch: A pytree of objects with `shape` and `dtype`: memory for the function to work in, given to it behind
             the results, and dropped.
-        input_output_aliases: Which operand is the memory of which result, both counted in flat order.
-        vmap_method: What becomes of the call under `vmap`, as for `jax.ffi.ffi_call`.
-        **attributes: What the function gets beside operands: numbers, strings, bytes, arrays, dictionaries of these.
+        input_output_aliases: A dictionary from operands to the results that share their memory, both counted in flat
+            order.
+        vmap_method: The treatment of the call under `vmap`, as for `jax.ffi.ffi_call`.
+        **attributes: Further arguments of the function: numbers, strings, bytes, arrays, dictionaries of these.
 
     Returns:
         The results.
@@ -213,7 +214,7 @@ def _site(target: str, effect: Effect | None, where: Where) -> Site:
 
 def _take_operand(leaf: Any, target: str, where: Where) -> Any:
     if _jax.is_reference(leaf):
-        leaf = leaf[...]  # what it holds now
+        leaf = leaf[...]  # its value now
     try:
         array = jnp.asarray(leaf)
         if jnp.issubdtype(array.dtype, jax.dtypes.extended):

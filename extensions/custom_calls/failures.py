@@ -1,4 +1,4 @@
-"""What handlers of custom calls said that made a program fail, as an error."""
+"""Errors for programs that failed because the handler of a custom call returned an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ MSG_CUSTOM_CALL = (
 
 
 def _failure_in(said: Iterable[BaseException], function: str) -> errors.CustomCallError | None:
-    """What a handler said that made a program fail, of which JAX has said this, if no caller has been given it yet."""
+    """Returns the error of the handler whose number is in JAX's errors `said`, unless a caller has been given it
+    already."""
     for number in re.findall(_NUMBER, "\n".join(map(str, said))):
         if (taken := native.take_custom_call_failure(int(number))) is not None:
             target, where, code, said_there = taken

@@ -16,11 +16,11 @@ from effects._model.site import Site
 @described_by("target")
 @dataclasses.dataclass(frozen=True)
 class Message(HandlerContent):
-    """What the handler of a custom call publishes: a level and a text. It says itself whether it is a line or an event,
-    so each record becomes one or the other when it is read."""
+    """A record of a custom call's handler: a level and a text. A negative level is that of a line and any other that of
+    an event, so each record becomes one or the other when it is read."""
 
     target: str
-    has_effect: bool  # whether the call has an effect of its own, and is not only there for its results
+    has_effect: bool  # True if the call has an effect of its own, besides its results
 
     def resolve(self, site: Site, payload: Any) -> Site:
         level, text = site.read(payload)

@@ -30,8 +30,8 @@ custom_call_p: _jax.Primitive = _jax.Primitive("custom_call")
 custom_call_p.multiple_results = True
 """(*operands) -> results, those that are scratch memory last. `site` is that of records that the handler publishes.
 
-With `masked` a boolean comes first: whether the call is made. `lanes`: sizes of the `vmap`s around it, the outermost
-first, if it is made lane by lane; `lanes_of`: for each operand, the boolean included, in which of them it differs."""
+With `masked` a boolean comes first: True if the call is made. `lanes`: sizes of the `vmap`s around it, the outermost
+first, if it is made lane by lane; `lanes_of`: for each operand and the boolean, if it differs in each of these."""
 
 
 @custom_call_p.def_effectful_abstract_eval
@@ -82,7 +82,7 @@ def _custom_call_batch(
     moved = [
         x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
     ]
-    # One by one, in the order of the lanes, the outermost first: that is known when the program is complete.
+    # Lane by lane, the outermost `vmap` first: only a complete program knows all its lanes, so they are noted here.
     if method.startswith("sequential") or lanes or (masked and mapped[0]):
         lanes_of = tuple((m, *differs) for m, differs in zip(mapped, lanes_of, strict=True))
         outs = bind(*moved, results=results, lanes=(size, *lanes), lanes_of=lanes_of)
@@ -112,8 +112,8 @@ def by_lane(
     lanes_of: Sequence[tuple[bool, ...]],
     unroll: bool,
 ) -> tuple[Any, list[Any]]:
-    """Makes a call for each lane that has it, in their order. `call(carry, *operands) -> (carry, results)`."""
-    if not lanes:  # where there are none to choose from, the call is always made
+    """Calls `call(carry, *operands) -> (carry, results)` for each active lane, in the order of the lanes."""
+    if not lanes:  # without lanes no mask chooses any: the call is always made
         carry, outs = call(carry, *operands[masked:])
         return carry, list(outs)
     flat = [_by_lane(x, lanes, differs) for x, differs in zip(operands, lanes_of, strict=True)]
@@ -127,7 +127,7 @@ def by_lane(
         return jax.lax.cond(args[0], call, leave_out, carry, *args[1:]) if masked else call(carry, *args)
 
     count = math.prod(lanes)
-    # Something that has all lanes, where no operand does: how many there are may be known only when the program runs.
+    # The scan needs an array over all lanes even if no operand has one: their number may be known only at run time.
     xs = [x for x, differs in zip(flat, lanes_of, strict=True) if any(differs)] or [jnp.zeros(count, bool)]
     carry, outs = jax.lax.scan(one, carry, xs, unroll=count if unroll and isinstance(count, int) else 1)
     return carry, [out.reshape(*lanes, *out.shape[1:]) for out in outs]

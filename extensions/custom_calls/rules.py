@@ -1,8 +1,9 @@
-"""Custom calls of the user's in programs: through a handler of ours, which calls theirs.
+"""The user's custom calls in programs: each calls our handler, which calls the user's.
 
-Ours takes a token behind their operands, and gives it behind their results. A call without one that has several results
-gives an empty array in its place, since XLA must not take what a call gives for all that a loop carries (see
-`record_p`). What ours must know is in one attribute, whose name sorts behind all that users may choose.
+Our handler takes a token after the user's operands, and returns it after the user's results. A call with several
+results and no token returns an empty array in its place: if a loop's carry were exactly what one call returns, XLA
+would take the body for the identity (see `record_p`). Our parameters are in one attribute, whose name sorts after all
+that users may choose.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _custom_call_token_rule(
     ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site, **params: Any
 ) -> tuple[Tokens, list[Any]]:
     key = token_key(site.effect)
-    # As for records: unordered calls that are the same in all are still two.
+    # As for records: two unordered calls with equal parameters are still two calls.
     call = 0 if site.effect.ordered else ctx.call
     of_lanes, params = of_lanes_and_call(params)
 
@@ -65,7 +66,7 @@ def _custom_call_token_rule(
 
 
 def of_lanes_and_call(params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `by_lane` must know of a call's parameters, and those of the call for one lane."""
+    """Splits a call's parameters into those of `by_lane` and those of the call for one lane."""
     names = ("results", "masked", "lanes", "lanes_of")
     unroll = params["vmap_method"] == "sequential_unrolled"
     return {name: params[name] for name in names} | {"unroll": unroll}, {
@@ -88,7 +89,8 @@ def call_handler(
     attributes: Attributes,
     **_: Any,
 ) -> Sequence[Any]:
-    """Calls our handler. `token`: the type of that behind the operands, if there is one; `counts`: it is ours."""
+    """Calls our handler. `token`: the type of the token after the operands, if any; `counts`: True if that token is
+    ours."""
     target = message_of(site).target
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
@@ -131,7 +133,8 @@ def _threaded_call_lowering(ctx: Any, *operands: Any, platform: str, **params: A
 
 
 def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, **params: Any) -> Any:
-    """Without an effect, or in a program that JAX dispatches, where JAX's own tokens keep the order."""
+    """Lowers a call without an effect, or one in a program that JAX dispatches, where JAX's own tokens keep the
+    order."""
     of_lanes, params = of_lanes_and_call(params)
     masked = of_lanes["masked"]
     if of_lanes["lanes"]:

@@ -108,7 +108,7 @@ _register_ours("cpu")  # a program from elsewhere may come before any handler of
 
 
 def _address_of(name: str, handler: Any) -> tuple[int, Any]:
-    """Where a handler is, and what keeps it there."""
+    """Returns a handler's address, and the object that keeps it in memory."""
     given: Any = handler
     if isinstance(handler, tuple) and len(handler) == 2 and isinstance(handler[1], str):
         library, symbol = handler

@@ -1,7 +1,7 @@
 """`fx.export`: like `jax.export`, for functions with effects.
 
-What is exported is the threaded function, of all its tokens and the arguments, which returns the tokens again and does
-not close. So it can be part of any program: called by itself, it becomes the only part of one.
+The exported function is the threaded one: it takes all its tokens and the arguments, returns the tokens again, and does
+not close the program. So it can be part of any program: called by itself, it becomes the only part of one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exported programs: what `fx.export` returned, here and in other processes."""
+"""Exported programs: the results of `fx.export`, here and in other processes."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class Exported:
         self._threaded = threaded
         self._effects = effects
         self._sites = tuple(sites)
-        # What is exported for several devices is of one process, which lowering has added to its sites.
+        # A program exported for several devices is of one process, which lowering adds to the sites.
         several = sites if threaded.nr_devices > 1 else ()
         lowered = (dataclasses.replace(s.in_shards if s.per_shard else s, processes=(0,)) for s in several)
         self._claims = [*map(runtime.sites.register, (*sites, *lowered))]
         self._keys = token_keys(effects)
-        program = copy.copy(self)  # without `call`: JAX keeps it for as long as that, which must not keep itself
+        program = copy.copy(self)  # without `call`, which JAX would keep alive forever through it
 
         def call(*args: Any, **kwargs: Any) -> Any:
             flat, tree = jax.tree.flatten((args, kwargs))
@@ -122,7 +122,7 @@ class Exported:
         return self._threaded.out_tree.children()[0]
 
     def has_vjp(self) -> bool:
-        """Whether the program has a derivative: one with effects has none."""
+        """Returns True if the program has a derivative; one with effects has none."""
         return not self._effects and self._threaded.has_vjp()
 
     def vjp(self) -> Any:
@@ -149,12 +149,12 @@ class Exported:
         return jax.tree.leaves(outs), list(after)
 
 
-_jax.hold_weakly_in_caches(Exported)  # those of the equations that call it
+_jax.hold_weakly_in_caches(Exported)  # the caches of equations that call it
 
 
 @contextlib.contextmanager
 def errors_count_users_arguments() -> Iterator[None]:
-    """JAX counts the tokens among the arguments, as the first."""
+    """Corrects the positions of arguments in JAX's errors, which count the tokens as the first argument."""
     try:
         yield
     except ValueError as error:
@@ -169,7 +169,7 @@ def deserialize(data: bytes | bytearray) -> Exported:
     must have been registered by name before.
 
     Args:
-        data: What `Exported.serialize` returned, from a source that you trust: programs can do anything.
+        data: The bytes that `Exported.serialize` returned, from a source that you trust: programs can do anything.
 
     Returns:
         The program.

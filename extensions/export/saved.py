@@ -22,7 +22,7 @@ _LENGTH = 8
 
 
 def is_saved(data: Any) -> bool:
-    """Whether data is a program of ours, of whatever version."""
+    """Returns True if the data is a program of ours, of any version of the format."""
     return bytes(data[: len(_FORMAT)]) == _FORMAT
 
 

@@ -23,8 +23,8 @@ class JaxCall:
     ordered: bool  # as the user wrote it
 
     def give_back(self, site: Site, operands: Sequence[Any]) -> list[Any]:
-        """Binds JAX's own primitive to what travels for a site, with JAX's semantics: under `vmap` as JAX's rule has
-        it, and in all lanes, whether they are there or not."""
+        """Binds JAX's own primitive to a site's operands, with JAX's semantics: under `vmap` by JAX's rule, and in all
+        lanes, inactive ones included."""
         values = operands[len(operands) - len(self.dtypes) :]
 
         def call(*values: Any) -> list[Any]:
@@ -39,5 +39,6 @@ class JaxCall:
 
 
 def _is_key(dtype: Any) -> bool:
-    """Whether values of this type travel as others do: JAX, too, gives a callback the numbers of a PRNG key."""
+    """Returns True if values of this type travel in another type: JAX, too, gives a callback the numbers of a PRNG
+    key."""
     return dtype == jax.dtypes.float0 or jnp.issubdtype(dtype, jax.dtypes.extended)

@@ -4,8 +4,8 @@ While a function is traced for `fx.jit`, each is bound as an effect of ours, so 
 one. Their functions get what JAX would give them: arrays of JAX's on a CPU device. A print whose fields are whole
 arguments needs no function: JAX formats such an argument as NumPy does.
 
-What is not here stays JAX's. `pure_callback` has no effect, so that XLA may drop it and move it; a record may be
-neither. It never waits for the drain, and the drain never waits for it.
+All other callbacks stay JAX's. A `pure_callback` has no effect, so XLA may drop or move it; neither is allowed for a
+record. A `pure_callback` never waits for the drain, and the drain never waits for one.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class JaxCallbacks(Others):
         return _jax.binding_callbacks(None if keeps_jaxs else True)
 
     def tracing_inside(self) -> AbstractContextManager[Any]:
-        """Plain `jax.jit` around a function of `fx.jit` has JAX's own."""
+        """Inside plain `jax.jit`, a function of `fx.jit` keeps JAX's own callbacks."""
         return nullcontext() if _jax.is_staged() else self.tracing()
 
     def take_over(self, jaxpr: Any) -> Any:
         return take_over(jaxpr)
 
     def are_all_of(self, jaxprs: Sequence[Any]) -> bool:
-        """Whether all effects in these were written as JAX's own callbacks."""
+        """Returns True if these jaxprs have effects, and all were written as JAX's own callbacks."""
         effects = frozenset[Any]().union(*(summarize(jaxpr).all_effects for jaxpr in jaxprs))
         return bool(effects) and all(effect.name in OF_JAX for effect in effects)
 
@@ -256,8 +256,7 @@ def _as_jaxs_line(params: dict[str, Any], leaves: Sequence[Operand | Static], tr
     return JaxLine(fmt, options, has_placeholders=has_placeholders, x64=bool(jax.config.jax_enable_x64))
 
 
-# JAX's own callbacks in jaxprs: what was traced outside of `fx.jit` is taken over, and given back where tokens do not
-# go.
+# JAX's own callbacks in jaxprs: those traced outside of `fx.jit` are taken over, and given back where tokens do not go.
 
 
 def take_over(jaxpr: Any) -> Any:
