@@ -1,1 +1,1 @@
-"""What effects and asynchronous operations make of a compiled program: `fx.inspect`."""
+"""`fx.inspect`: the asynchronous operations of a program, and the copies that XLA makes beside them."""

@@ -26,7 +26,7 @@ class Copy:
         name: Its name in the compiled text.
         shape: The type of what is copied.
         buffer: The name of what is copied.
-        origin: What computes that: the operation of JAX's, or the name of the argument, as XLA's metadata say it.
+        origin: The source of that value: the operation of JAX's, or the name of the argument, as XLA's metadata say it.
     """
 
     name: str
@@ -91,7 +91,7 @@ class CompiledText:
 
 
 def copy_of(instruction: Instruction, instructions: dict[str, Instruction]) -> Copy:
-    """What an instruction copies that is among these, which have their names."""
+    """Describes the copy that an instruction makes. `instructions` has those of its computation, by name."""
     buffer = instruction.operands[0]
     return Copy(instruction.name, instruction.shape, buffer, _origin(buffer, instructions))
 
@@ -106,7 +106,7 @@ def _instruction(name: str, text: str, is_root: bool) -> Instruction:
 
 
 def _closing(text: str, at: int) -> int:
-    """Where the parenthesis is closed that is opened here."""
+    """Returns the position of the parenthesis that closes the one at `at`."""
     depth = 0
     for i in range(at, len(text)):
         depth += (text[i] == "(") - (text[i] == ")")

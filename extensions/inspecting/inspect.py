@@ -32,7 +32,8 @@ class _Time(NamedTuple):
 
 @dataclasses.dataclass
 class Interval:
-    """A started operation: where its start stands, and when it and each call that takes its ticket come."""
+    """A started operation: the place of its start, and the times of the start and of each call that takes its
+    ticket."""
 
     place: tuple[str, ...]
     start: _Time
@@ -40,11 +41,11 @@ class Interval:
 
 
 class Schedule:
-    """What a compiled program does, each loop's body read twice.
+    """The schedule of a compiled program, in which the body of each loop is read twice.
 
     Attributes:
         intervals: The operations that it starts, in order.
-        copies: When it copies, and what.
+        copies: Its copies, with their times.
     """
 
     def __init__(self, text: str) -> None:
@@ -134,14 +135,14 @@ def _is_between(start: _Time, time: _Time, end: _Time) -> bool:
 
 
 def _tickets(value: Any) -> frozenset[int]:
-    """All tickets in a value, or in values."""
+    """Returns the tickets in a value, or in several."""
     if isinstance(value, (tuple, list)):
         return _NOTHING.union(*map(_tickets, value))
     return value
 
 
 def _join(values: Sequence[Any]) -> Any:
-    """What one of these values is."""
+    """The union of values: of tuples element by element, of others the tickets."""
     tuples = [value for value in values if isinstance(value, tuple)]
     if tuples and len(tuples) == len(values):
         return tuple(map(_join, zip(*tuples, strict=False)))
@@ -187,19 +188,20 @@ class InspectedOperation:
     """An asynchronous operation of a function.
 
     Attributes:
-        name: What messages call it.
+        name: Its name in messages.
         kind: "async_callback", "collective" or "async_start".
         where: The line that starts it.
         start: Its start in the syntax of HLO, with the types of the operands of the user's call, and the line.
         updates: Its updates.
-        dones: What ends it, with the types of the results: more than one if it is done in several branches, or both in
-            a loop and behind it.
-        between: What the program does between the start and a done, one line for each equation.
+        dones: Its dones, with the types of the results: more than one if it is done in several branches, or both in a
+            loop and behind it.
+        between: The equations between the start and a done, one line for each.
         steps: The starts, updates and dones, and what stands between, which is indented, in the order of the program.
-        copied: What the library itself copies, at the start and at a done: the types of what the function gave or a
-            device sends, and of what comes back, before a collective adds it up. None if `copies` is.
-        copies: What the compiled program copies there; None if that cannot be told, because it has starts in other
-            places, as where a loop was unrolled or left out. `Inspection.copies` has the copies of all operations.
+        copied: The copies that the library itself makes, at the start and at a done: the types of what the function
+            gave or a device sends, and of what comes back, before a collective adds it up. None if `copies` is.
+        copies: The copies that the compiled program makes there; None if that cannot be told, because it has starts in
+            other places, as where a loop was unrolled or left out. `Inspection.copies` has the copies of all
+            operations.
 
     Example:
         >>> import effects as fx, jax.numpy as jnp
@@ -232,12 +234,12 @@ _NO_OVERLAP = "overlap: none, since XLA computes a function at its start"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Inspection:
-    """What `fx.inspect` found. Two are equal if their texts are, or without texts their reports.
+    """The result of `fx.inspect`. Two are equal if their texts are, or without texts their reports.
 
     Attributes:
         operations: The asynchronous operations, in the order of the program.
-        copies: What the compiled program copies between the start and the done of any of them.
-        program: What `text` writes; or why there is no text.
+        copies: The copies that the compiled program makes between the start and the done of any of them.
+        program: The program that `text` writes; or the reason why there is no text.
 
     Example:
         >>> import effects as fx
@@ -266,7 +268,7 @@ class Inspection:
         or loop is one instruction.
 
         Args:
-            short: Whether each operation has an opcode of its own, as in `values-start`, in place of an `async-start`
+            short: True to give each operation an opcode of its own, as in `values-start`, in place of an `async-start`
                 that calls a computation.
 
         Raises:
@@ -334,7 +336,7 @@ def parse(text: str) -> Inspection:
 
 
 class _RunOfCalls(Run):
-    """A run that comes to a function as often as it is called."""
+    """A run that walks a function at each of its calls."""
 
     each_call = True
 
@@ -372,7 +374,7 @@ def _inspection(
     between: Sequence[tuple[Copy, ...] | None],
     read: Callable[[Any], Instruction],
 ) -> Inspection:
-    """`read` makes an instruction of an equation of the run."""
+    """Assembles the result. `read` makes an instruction from an equation of the run."""
     instructions = {id(step.eqn): read(step.eqn) for step in run.steps}
     steps = [step._replace(eqn=instructions[id(step.eqn)]) for step in run.steps]
     of_each = enumerate(zip(_places(run).values(), between, strict=True), 1)

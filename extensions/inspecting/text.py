@@ -58,7 +58,7 @@ _FORM = "Write what `Inspection.text` writes."
 
 
 class TextError(ValueError):
-    """What `effects.asynchronous.parse` was given is no text of a program.
+    """Raised by `effects.asynchronous.parse` if its argument is not the text of a program.
 
     Attributes:
         lineno: The line, from 1.
@@ -244,7 +244,7 @@ def _own(part: str, operation: Operation) -> dict[str, Any]:
 
 
 def _user_types(operation: Operation) -> str | None:
-    """The types that the user's line has in each lane, where the operation has others."""
+    """The types that the user's line has in each lane, if those of the operation differ."""
     if (finish := operation.finish) is None:
         return operation.user_types
     results = dataclasses.replace(operation, lanes=()).results_of_lanes
@@ -252,7 +252,7 @@ def _user_types(operation: Operation) -> str | None:
 
 
 def _data_of(params: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The parameters of an equation that are data, but for those that say nothing. A site is what its content says."""
+    """The parameters of an equation that are data, except empty ones. A site is shown as the title of its content."""
     said = {name: value.content.title if isinstance(value, Site) else value for name, value in params.items()}
     said |= {name: str(said[name]) for name in said if name == "attributes"}  # of a custom call
     return tuple((name, x) for name, x in said.items() if _is_data(x) and x is not None and x is not False and x != ())
@@ -308,7 +308,7 @@ class _Translation:
         return self._across(eqn, outs, eqn.outvars)
 
     def _across(self, eqn: Any, values: Sequence[Value], inside: Sequence[Any]) -> list[Value]:
-        """The values on the other side of the border of a function. That of a region gives them other types."""
+        """The values on the other side of a function's border. The border of a region changes their types."""
         return [
             value if value.may_be_ticket or value.aval == str(var.aval) else self._add(eqn, [value], [var])[0]
             for value, var in zip(values, inside, strict=True)

@@ -60,15 +60,16 @@ def pallas_call(
 
     Args:
         kernel: The kernel.
-        out_shape: What it returns.
+        out_shape: The shapes and types of its results.
         grid_order: The order in which a simulated kernel visits its grid: `"program"`, as JAX does, the last axis
             first; `"reverse"`; or an integer, the seed of a random order. Effects are shown in the order of the grid
             all the same, behind the kernel. Callbacks whose results the kernel waits for run as the grid is visited.
-        log_capacity: How many words of 32 bits the effects of one program of the grid may take in the log of a kernel
-            that is compiled for a device. An effect takes one, and its arrays one for each element of 32 bits or fewer.
-            What does not fit is dropped, with a warning that says how many words were needed. 256 by default.
-        when_full: What becomes of a log that had too little room. What did not fit is counted and said in any case.
-            `"grow"`: the log has more room when the function is called again. `"drop_newest"`: it stays as it is.
+        log_capacity: The number of 32-bit words that the effects of one program of the grid may take in the log of a
+            kernel that is compiled for a device. An effect takes one, and its arrays one for each element of 32 bits or
+            fewer. Effects that do not fit are dropped, with a warning that says how many words were needed. 256 by
+            default.
+        when_full: The treatment of a log that had too little room. Dropped effects are counted and reported in any
+            case. `"grow"`: the log has more room when the function is called again. `"drop_newest"`: it stays as it is.
         **options: As for `pl.pallas_call`.
 
     Returns:
@@ -139,8 +140,8 @@ def log_options_of(metadata: Any) -> tuple[int, bool]:
 
 
 def numbers_in_order(order: str | int, count: int, numpy: Any = np) -> Any:
-    """The numbers of so many programs, in the order in which they are visited. With `jax.numpy` a program computes
-    them: JAX does not take everywhere that loops close over an array."""
+    """The numbers of the grid's programs, in the order in which they are visited. With `jax.numpy` the program computes
+    them, since JAX does not allow every loop to close over an array."""
     numbers = numpy.arange(count, dtype=np.int32)
     if order == "reverse":
         return numbers[::-1]
@@ -151,7 +152,7 @@ def numbers_in_order(order: str | int, count: int, numpy: Any = np) -> Any:
 
 
 def _scrambled(keys: Any) -> Any:
-    """Each key as one that seems random, and no two alike."""
+    """Hashes keys, so that they seem random and no two become equal."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         keys = (keys ^ (keys >> np.uint32(shift)) ^ np.uint32(0x9E3779B9)) * np.uint32(factor)
     return keys ^ (keys >> np.uint32(16))

@@ -1,7 +1,7 @@
 """The bounds pass: in a simulated kernel, a check ahead of every access to a reference, and of where blocks begin.
 
-JAX's simulation moves what is outside to the nearest that is inside, without a word; a device reads and writes what is
-not the kernel's.
+JAX's simulation clamps an index that is out of bounds, without a word. A device reads and writes memory that is not the
+kernel's.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ def _with_checks(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
 
 
 def _check(where: Where, what: str, axis: int, size: int, positions: Any, mask: Any) -> None:
-    """A check that positions along an axis are inside, those aside that a mask leaves out."""
+    """Checks that positions along an axis are inside, except those that a mask leaves out."""
     positions = jnp.asarray(positions)
     if not positions.size:
         return
-    if mask is not None:  # what is left out is inside
+    if mask is not None:  # positions that it leaves out count as inside
         inside = jnp.clip(positions, 0, size - 1)
         positions = jnp.where(mask, positions, inside)
     first, last = jnp.min(positions), jnp.max(positions)

@@ -21,19 +21,18 @@ from effects.lowering.holders import send
 from effects.lowering.summary import summarize
 
 LANES = f"{pallas.HIDDEN}lane "
-"""How the inputs of a kernel are called that say in which lane of a `vmap` it is, with a number behind."""
+"""The name, before a number, of the inputs by which a kernel gets its lane in each `vmap`."""
 
 
 def needs_grid(params: dict[str, Any]) -> bool:
-    """Whether a kernel has effects, or asks in a loop or a branch which program of the grid it is."""
+    """Returns True if a kernel has effects, or reads its place in the grid inside a loop or a branch."""
     kernel = params["jaxpr"]
     inside = (inner for eqn in kernel.eqns for inner in _jax.jaxprs_in(eqn.params))
     return bool(summarize(kernel).all_effects) or any(summarize(inner).needs_grid for inner in inside)
 
 
 def show_grid(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a kernel in which effects know which program of the grid has them, and loops and branches in
-    which program they are."""
+    """The parameters of a kernel in which effects, loops and branches know the place of their program in the grid."""
     rank = pallas.grid_rank(params)
     # The last `vmap` is the outermost.
     lanes = pallas.named_inputs(params, LANES)[::-1]

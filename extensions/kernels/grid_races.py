@@ -1,4 +1,4 @@
-"""Whether the results and the effects of a kernel depend on the order in which the programs of its grid run."""
+"""A check that a kernel's results and effects do not depend on the order in which its grid runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_grid_races(fun: Callable[..., Any], *args: Any, orders: int = 8) -> No
     Args:
         fun: A function, jitted or not, that calls kernels with `interpret=True`.
         *args: Its arguments.
-        orders: How many orders, at least 2.
+        orders: The number of orders, at least 2.
 
     Raises:
         AssertionError: if results or records differ from those in the first order; the message has the first order in
@@ -79,7 +79,7 @@ class _Visit:
     """One run of a function, with all grids visited in one order."""
 
     order: str | int
-    kernels: int = 0  # how many were traced
+    kernels: int = 0  # the number that were traced
     results: list[np.ndarray] = dataclasses.field(default_factory=list)
     records: Counter[tuple[str, ...]] = dataclasses.field(default_factory=Counter)
 

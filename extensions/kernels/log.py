@@ -1,12 +1,12 @@
 """The log of a compiled kernel: one record, from which those of the kernel's effects are read.
 
-A kernel cannot call the host. Each program of its grid writes what its effects would have recorded into a row of words
-of its own; after the kernel the rows are published as one record, and the host takes them apart. What comes out are
-ordinary records of ordinary sites, in the order of the grid and within each program in that of its effects.
+A kernel cannot call the host. Each program of its grid writes its effects into a row of words of its own; after the
+kernel the rows are published as one record, and the host takes that apart. The results are ordinary records of ordinary
+sites, in the order of the grid and within each program in that of its effects.
 
-A row begins with two words: how many words the program's effects have needed, and how many effects they were. Then come
-the effects: the number of the site and one, and the words of its operands. What does not fit is not written as a whole,
-and nothing behind it counts.
+A row begins with two words: the number of words that the program's effects need, and the number of effects. Then come
+the effects: the site's number plus one, and the words of its operands. An effect that does not fit is incomplete in the
+row, and neither it nor any effect behind it counts.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ THEN_GROWS = (
 THEN_STAYS = "Give `log_capacity` so many words, or record less."
 
 grown: dict[tuple[Any, ...], int] = {}
-"""By a kernel: how many words a program needed for whose log had too few. Only drain threads write it, and what is
-traced reads it."""
+"""By kernel: the words that a program of its grid needed, where the log had too few. Only drain threads write it, and
+tracing reads it."""
 
 COUNTS = 2
-"""How many words come ahead of the effects in a row."""
+"""The number of words ahead of the effects in a row."""
 
 
 def words_of(operand: Operand) -> int:
-    """How many words of 32 bits a program writes for an operand."""
+    """The number of 32-bit words that a program writes for an operand."""
     return math.prod(operand.shape) * max(1, operand.stored.itemsize // 4)
 
 
@@ -57,21 +57,21 @@ def _grid_of(site: Site) -> Operand | None:
 
 
 def need_of(site: Site) -> int:
-    """How many words a record of this site takes in a log."""
+    """The number of words that a record of this site takes in a log."""
     return 1 + sum(map(words_of, logged_operands(site)))
 
 
 @described_by("kernel_log")
 @dataclasses.dataclass(frozen=True)
 class KernelLog(Composite):
-    """What a kernel's log means."""
+    """The content of a kernel's log, from which its records are read."""
 
     kernel: str  # its name
     sites: tuple[Site, ...]  # by their numbers in the log
     grid: tuple[int, ...]  # all axes, those that `vmap` added included
     index: tuple[int | None, ...]  # the axes that effects show; None: the next of the inputs that say a lane
     capacity: int  # words that a program's effects may take
-    grows: bool = True  # whether it has more room in later programs, once that was too few
+    grows: bool = True  # True if it has more room in later programs, once that was too few
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -98,8 +98,8 @@ class KernelLog(Composite):
         return f"the log of the kernel {self.kernel}"
 
     def parts(self, site: Site, payload: Any) -> Iterator[tuple[Site, bytes]]:
-        """The effects in a record of this log that have the order of `site`, which the record is of. A kernel whose
-        effects have several orders has a record for each."""
+        """The effects in a record of this log, whose site is `site`: those of the site's order. A kernel whose effects
+        have several orders has a record for each."""
         rows, *lanes = site.read(payload)
         has_part = [order_of(inner.effect) == order_of(site.effect) for inner in self.sites]
         for program, row in enumerate(rows):
@@ -122,7 +122,7 @@ class KernelLog(Composite):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What it has in common with the log of the same kernel in another program."""
+        """The key of the kernel, the same in every program that calls it."""
         return self.kernel, self.sites
 
     def warning(self, site: Site, payload: Any) -> tuple[str, int] | None:
@@ -138,13 +138,13 @@ class KernelLog(Composite):
         return text, sum(grown.values())
 
     def _index_of(self, program: int, lanes: list[np.ndarray]) -> np.ndarray:
-        """Which program of the grid has the row of this number, as its effects show it."""
+        """The place in the grid of the program with this row, as its effects show it."""
         along, given = np.unravel_index(program, self.grid) if self.grid else (), iter(lanes)
         return np.array([next(given)[0, 0] if axis is None else along[axis] for axis in self.index], np.int32)
 
 
 def order_of(effect: Effect) -> str | None:
-    """What effects of one order have in common."""
+    """The key of an effect's order: its domain, or None without an order."""
     return effect.domain if effect.ordered else None
 
 
@@ -164,7 +164,7 @@ def _payload(site: Site, words: np.ndarray, index: np.ndarray) -> bytes:
 
 
 def _value(words: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """What a program has written as words: see `as_words` in `extensions/kernels/log_writer.py`."""
+    """Reads a value from the words that `as_words` in `extensions/kernels/log_writer.py` wrote."""
     if dtype.itemsize >= 4:
         parts = words.reshape(dtype.itemsize // 4, -1)
         return np.ascontiguousarray(parts.T).view(dtype)

@@ -40,7 +40,7 @@ MSG_DYNAMIC_GRID = (
 )
 COMPILED = "compiled for a device"
 SIDE_BY_SIDE = "simulated with several cores or a parallel axis, so that JAX runs its programs in threads or shuffled"
-"""How a kernel has no order in which it could call the host."""
+"""The two ways in which a kernel may have no order for calls of the host."""
 
 MSG_CAPACITY = (
     "The effect `{effect}` at {where} takes {need} words of 32 bits, and the log of the kernel `{kernel}` has room for "
@@ -64,13 +64,13 @@ _MOST = 1 << 31
 
 @dataclasses.dataclass(frozen=True)
 class LogOptions:
-    """What a kernel's call says of its log."""
+    """The options of a kernel's log, from the kernel's call."""
 
     capacity: int = DEFAULT_CAPACITY  # words in each program
-    grows: bool = True  # whether it has more room once that was too few
-    takes_largest: bool = False  # whether it has room for each of the kernel's effects, whatever the capacity
+    grows: bool = True  # True if it has more room once that was too few
+    takes_largest: bool = False  # True if any single effect of the kernel fits, whatever the capacity
     how: str = COMPILED
-    leaves_awaited: bool = False  # whether what the kernel waits for stays in it, as a simulated one's may
+    leaves_awaited: bool = False  # True if effects that the kernel waits for stay in it, as in a simulated kernel
 
 
 logged_kernel_p: _jax.Primitive = _jax.Primitive("logged_kernel")
@@ -89,9 +89,9 @@ def log_kernel(
     Args:
         args: The kernel's operands.
         params: Its parameters.
-        options: What its call says of the log.
-        bind_rest: Binds a kernel with these parameters, which is simulated, and has effects that the log has not or
-            JAX's own, by which its interpreter calls the host; by default as any kernel.
+        options: The options of the log, from the kernel's call.
+        bind_rest: Binds a simulated kernel with these parameters, which keeps effects outside of the log, or JAX's own,
+            by which its interpreter calls the host; by default like any kernel.
 
     Returns:
         The kernel's results, and the records that its effects have become, each as a site and operands. There is one
@@ -113,7 +113,7 @@ def log_kernel(
 
 @dataclasses.dataclass(frozen=True)
 class LogPlan:
-    """What the log of a kernel has in it."""
+    """The layout of a kernel's log."""
 
     sites: tuple[Site, ...]  # as the kernel has them, by their numbers
     content: KernelLog
@@ -133,7 +133,7 @@ def plan_log(
     index: tuple[int | None, ...],
     options: LogOptions,
 ) -> LogPlan:
-    """The layout of this kernel's log. Raises where it cannot have one."""
+    """Plans the log of a kernel. Raises if it cannot have one."""
     if options.leaves_awaited:
         sites = tuple(sorted(logged_sites(jaxpr), key=lambda site: site.id))
     else:
@@ -144,7 +144,7 @@ def plan_log(
         raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where, how=options.how))
     inner = tuple(_in_grid(site, len(index)) for site in sites)
     capacity = _capacity(kernel, inner, options, _MOST // max(4 * math.prod(grid), 1))
-    width = COUNTS + capacity + max(map(need_of, inner))  # what does not fit is written behind what counts
+    width = COUNTS + capacity + max(map(need_of, inner))  # with room for one effect that does not fit
     if (size := math.prod(grid) * width * 4) >= _MOST:
         shown = {"kernel": kernel, "where": where, "size": size, "words": width, "programs": math.prod(grid)}
         raise ValueError(MSG_TOO_LARGE.format(most=_MOST - 1, **shown))
@@ -157,12 +157,12 @@ def logged_sites(jaxpr: Any) -> frozenset[Site]:
 
 
 def has_rest(jaxpr: Any) -> bool:
-    """Whether a kernel has more than effects for which it does not wait."""
+    """Returns True if a kernel has effects for which it waits."""
     return summarize(jaxpr).sites != logged_sites(jaxpr)
 
 
 def _is_awaited(site: Site) -> bool:
-    """Whether a kernel waits for the host, or for a handler of the user's."""
+    """Returns True if a kernel waits at this site for the host, or for a handler of the user's."""
     return site.results is not None or isinstance(site.content, HandlerContent)
 
 
@@ -175,14 +175,14 @@ def _refuse_results(sites: Sequence[Site], how: str) -> None:
 
 
 def _in_grid(site: Site, rank: int) -> Site:
-    """A site of the kernel as its records are of it."""
+    """The site of the records that a kernel's site becomes, with their place in the grid."""
     _, site = site.without_idle_mask([None])
     _, site = site.with_hidden([None], "grid", np.zeros(rank, np.int32))
     return site
 
 
 def _capacity(kernel: str, sites: tuple[Site, ...], options: LogOptions, most: int) -> int:
-    """How many words the effects of a program may take. A log grows to `most` words a program at most."""
+    """The number of words for the effects of a program. A log grows to `most` words a program at most."""
     largest = max(sites, key=need_of)
     capacity = max(options.capacity, need_of(largest)) if options.takes_largest else options.capacity
     if (need := need_of(largest)) <= capacity:

@@ -1,8 +1,8 @@
 """The log pass: in a kernel that cannot call the host, effects write what they would have recorded into a log.
 
-It is of the same shape as the token pass. The log is a reference that every body that holds effects has as a constant.
-How many words the program has used, and how many effects it had, are values that bodies take and give back: a counter
-in memory would be read by threads of the program before others have written it.
+It is of the same shape as the token pass. The log is a reference that every body with effects has as a constant. The
+numbers of words used and of effects are values that bodies carry: a counter in memory would be a race, in which threads
+of the program read it before others have written it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MSG_UNSUPPORTED = (
 
 @dataclasses.dataclass(frozen=True)
 class LogWriter:
-    """What is known of a log while a kernel is rewritten."""
+    """The log pass, with the layout of the log that it writes."""
 
     sites: tuple[Site, ...]  # as the kernel has them, by their numbers; effects of others stay in the kernel
     capacity: int
@@ -59,8 +59,8 @@ class LogWriter:
     def effect(self, operands: Sequence[Any], site: Site, log: Any, state: Sequence[Any]) -> list[Any]:
         """Writes one effect. Returns the state behind it.
 
-        What does not fit is written all the same, behind what counts, and so is one that a mask without lanes leaves
-        out: there is no branch. What counts is how far the state goes.
+        An effect that does not fit is written all the same, behind the words that count, and so is one that a mask
+        without lanes disables: there is no branch. The state says how many words count.
         """
         used, count = state
         operands = [x if isinstance(x, jax.Array) else np.asarray(x, _jax.typeof(x).dtype) for x in operands]
@@ -98,7 +98,7 @@ def _store(log: Any, at: Any, value: Any) -> None:
 
 
 def _refusal(target: str, shape: tuple[int, ...], dtype: np.dtype) -> tuple[str, str]:
-    """What a target takes in place of such an array, and what to do; empty if it takes it."""
+    """The operands that a target takes in place of such an array, and the remedy; empty if it takes the array."""
     if target == kernel_logs.SIMULATION:
         return "", ""
     if dtype.kind == "c":

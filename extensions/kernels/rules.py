@@ -1,9 +1,8 @@
 """Kernels of Pallas: their effects show on the equation, and a simulated kernel has them as the loop that it becomes.
 
-JAX simulates a kernel by a loop over its grid, which holds the kernel's effects as any loop does. What must come ahead
-of that: each program of the grid has to know which one it is, in which lane of a `vmap`, and whether that lane has the
-effect at all. Lanes and masks go into the kernel as inputs of one number each, so that they take whichever way lanes
-come to a kernel: an axis of the grid, or a loop around it.
+JAX simulates a kernel by a loop over its grid, which holds the kernel's effects as any loop does. Before that, each
+program of the grid needs its place in the grid, its lane of a `vmap`, and the mask of that lane. Lanes and masks are
+inputs of one number each, so that they are batched as any operand: by an axis of the grid, or by a loop around it.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def _showing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
 
 
 Named = Callable[[Any], tuple[str, Any]]
-"""`named(eqn)`: what messages call an operation, and the user's line."""
+"""`named(eqn)`: an operation's name in messages, and the user's line."""
 
 _refused: dict[_jax.Primitive, Named] = {}
 
@@ -112,7 +111,7 @@ def _check_index_map(index_map: Any) -> None:
 def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(bind)
     def checked(*args: Any, **params: Any) -> Any:
-        # What a derivative or `vmap` makes of a kernel comes here again.
+        # The kernel that a derivative or a `vmap` makes of this one is bound here again.
         is_last = not any(isinstance(x, _TRANSFORMED) for x in args)
         if is_last and _jax.kernel_options().checks_bounds:
             refuse_compiled(params, pallas.kernel_source(params))
@@ -171,7 +170,7 @@ def _first_lane(x: Any, dim: int) -> Any:
 
 @patches.implements("derivatives of kernels")
 def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
-    """JAX takes every input of a kernel to have a tangent. The inputs that are ours have none."""
+    """JAX's rule assumes that every input of a kernel has a tangent. Our own inputs have none, and get zeros."""
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         has_hidden_inputs = _has_effects(params)
@@ -216,7 +215,7 @@ def _simulate(simulate: Callable[..., Any]) -> Callable[..., Any]:
 
 @register_mask_rule(pallas.pallas_call_p)
 def _mask_kernel(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
-    """The kernel's effects happen where one more input is not zero."""
+    """Gives a kernel one more input, a mask: its effects happen where that is not zero."""
 
     kernel = _jax.closed_jaxpr(params["jaxpr"])
     params = pallas.with_input(
@@ -254,8 +253,8 @@ def _thread_simulated(
 
 
 def _needs_log(params: dict[str, Any]) -> bool:
-    """Whether a kernel cannot call the host in an order, or is treated so, and its effects are not in a log yet. The
-    effects of a grid that is visited in another order are shown in the order of the grid, but for those that it
+    """Returns True if a kernel's effects must still go into a log: it cannot call the host in an order, or is treated
+    so. If its grid is visited in another order, a log shows its effects in the order of the grid, but for those that it
     waits for."""
     if kernel_logs.has_log(params):
         return False
@@ -281,7 +280,7 @@ def _log_options(params: dict[str, Any]) -> LogOptions:
 def _thread_log(
     ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[Tokens, Sequence[Any]]:
-    """The effects of a kernel that cannot call the host are in a log, which is published behind it."""
+    """Threads a kernel that cannot call the host: its effects are in a log, which is published after the kernel."""
 
     def simulate(rest: dict[str, Any]) -> Sequence[Any]:
         nonlocal tokens
@@ -317,7 +316,7 @@ def _lower_compiled(lowering: Callable[..., Any]) -> Callable[..., Any]:
 def _thread_closed_over(
     ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[Tokens, Sequence[Any]]:
-    """A kernel that closes over references takes and gives their values, as when JAX lowers it."""
+    """Threads a kernel that closes over references: it takes and returns their values, as when JAX lowers it."""
     avals = tuple(map(_jax.typeof, args))
     bound = _jax.trace_to_jaxpr(
         lambda *args: pallas.pallas_call_p.bind(*args, **params), avals, like=pallas.scope_body(params["jaxpr"])
