@@ -1,1 +1,1 @@
-"""Where records go besides the terminal: files, loggers, and services that show metrics."""
+"""Destinations of records besides the terminal: files, loggers, and services that show metrics."""

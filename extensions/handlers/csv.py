@@ -32,8 +32,8 @@ class CsvHandler:
 
     Args:
         path: The file. One that exists is replaced.
-        append: Whether lines are added to a file that exists instead, as when a run is resumed. Its first line says
-            which columns there are. What a killed writer has left of a line stays, as a line of its own.
+        append: True to add lines to a file that exists, as when a run is resumed. Its first line says which columns
+            there are. The part of a line that a killed writer has left stays, as a line of its own.
 
     Raises:
         OSError: if the file cannot be written.
@@ -51,7 +51,7 @@ class CsvHandler:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False):
-        # The fields that have columns: those of the first record, or of the file's.
+        # The fields that have columns: those of the first record, or of the file.
         self._fields = _fields_of(path) if append and os.path.isfile(path) else None
         self._file = LineFile(path, append, quote=b'"')
         self._lock = threading.Lock()  # of who finds that there are none yet

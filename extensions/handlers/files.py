@@ -39,11 +39,11 @@ class LineFile:
             self._file.write(quote * (quotes % 2) + b"\n")
 
     def write(self, text: bytes, ends: Sequence[int]) -> None:
-        """Writes so many as there is room for, and counts the others.
+        """Writes as many lines as there is room for, and counts the others.
 
         Args:
             text: Lines one behind the other.
-            ends: Where each ends.
+            ends: The position of the end of each line.
 
         Raises:
             OSError: if not all could be written.
@@ -84,7 +84,7 @@ class LineFile:
 
 
 def each(things: Iterable[Any], take: Callable[[Any], object]) -> None:
-    """Takes each. What one raises keeps none of the others from being taken; the first error is raised at the end."""
+    """Takes each. If one raises, the others are still taken; the first error is raised at the end."""
     first: BaseException | None = None
     for thing in things:
         try:

@@ -27,9 +27,9 @@ class JsonLinesHandler:
 
     Args:
         path: The file. One that exists is replaced.
-        append: Whether lines are added to a file that exists instead, as when a run is resumed. What a
-            killed writer has left of a record stays, as a line of its own that is no JSON.
-        fsync: Whether each batch is on the disk before the next is taken, so that a machine that stops loses none.
+        append: True to add lines to a file that exists, as when a run is resumed. The part of a record that a killed
+            writer has left stays, as a line of its own that is no JSON.
+        fsync: True to have each batch on the disk before the next is taken, so that a machine that stops loses none.
             Otherwise it is with the operating system, and only a process that stops loses none.
 
     Raises:

@@ -23,7 +23,7 @@ MSG_NO_EVENT = (
 
 
 class ListHandler:
-    """Keeps records in memory, as they come; what is in them is read when it is asked for.
+    """Keeps records in memory, as they come; their contents are read when they are asked for.
 
     Example:
         >>> import effects as fx, jax
@@ -38,8 +38,8 @@ class ListHandler:
 
     def __init__(self) -> None:
         self._chunks: list[Sequence[Record]] = []  # the drain appends
-        self._records: list[Record] = []  # of the first chunks
-        self._read = 0  # how many those are
+        self._records: list[Record] = []  # those of the first `_read` chunks
+        self._read = 0  # the number of chunks in `_records`
 
     def handle(self, record: Record) -> None:
         self._chunks.append([record])
@@ -125,7 +125,7 @@ def _shown_fields(columns: Mapping[str, np.ndarray]) -> str:
 
 
 def _joined(columns: list[np.ndarray]) -> np.ndarray:
-    """Columns one below the other, in memory of their own."""
+    """Concatenates columns, as a copy."""
     if len({is_number(column.dtype) for column in columns}) > 1:
         columns = [column.astype(object) for column in columns]  # numbers do not become text
     try:

@@ -44,8 +44,8 @@ class GlobalBarrier:
 
     def wait(self, timeout: float | None, deadline: float | None) -> None:
         """Waits until all processes are here, whose own effects are visible by then."""
-        # In a thread of its own, since the service's client does not see an interrupt, nor our deadline if another
-        # process came first with a later one.
+        # In a thread of its own: the service's client sees no interrupt, nor our deadline if another process came first
+        # with a later one.
         waiting = Background(lambda: self._wait(deadline))
         waiting.start()
         answers = waiting.wait(None if deadline is None else max(0.0, deadline - monotonic()) + _GRACE)
@@ -82,7 +82,7 @@ class GlobalBarriers:
     """The barriers over all processes that threads of this one have called."""
 
     def __init__(self) -> None:
-        self._counts: collections.Counter[str] = collections.Counter()  # how many each thread has called
+        self._counts: collections.Counter[str] = collections.Counter()  # by thread, the number that it has called
         self._lock = threading.Lock()
 
     def next(self) -> Callable[[float | None, float | None], None] | None:
@@ -97,7 +97,7 @@ class GlobalBarriers:
         return GlobalBarrier(service, f"{key}/{number}").wait
 
     def _name_of_thread(self) -> str:
-        """The same in all processes."""
+        """The name of the calling thread, the same in all processes."""
         if native.is_nested():
             running = runtime.drain.running.get(threading.get_ident())
             return "callbacks" if running is None else f"callbacks-{running[1][0]}"

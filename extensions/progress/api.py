@@ -43,11 +43,11 @@ MSG_DESCRIPTION = (
 @described_by("progress")
 @dataclasses.dataclass(frozen=True)
 class Steps(Content):
-    """How far a loop is."""
+    """The progress of a loop, as the content of a record."""
 
     description: str
-    bar: str  # which bar of the program it is: where it was made
-    in_program: bool  # whether it is over when its program is
+    bar: str  # the line that made it, which tells the program's bars apart
+    in_program: bool  # True if the bar ends with its program
 
     shows_newest = True
 
@@ -79,7 +79,7 @@ class Steps(Content):
 
 
 def _steps(record: Record) -> tuple[int, int | None, str]:
-    """How many are done, of how many, and the metrics as text."""
+    """The steps done, the total if it is known, and the metrics as text."""
     fields = record.fields
     metrics = [f"{name}={_metric(value)}" for name, value in fields.get("metrics", {}).items()]
     total = fields.get("total")
@@ -137,8 +137,8 @@ class Progress:
         """Says that so many steps are done. Call it in every iteration of a loop: the program shows some of them.
 
         Args:
-            done: How many steps are done since the beginning; it may be computed in the program.
-            **metrics: What stands behind the bar, by name: numbers, and arrays of a few, which may be computed too.
+            done: The number of steps done since the beginning; it may be computed in the program.
+            **metrics: The values behind the bar, by name: numbers, and arrays of a few, which may be computed too.
         """
         where = where_called()
         _check_number(done, "update", where, "done", RULE_DONE, "bar.update(i + 1)")
@@ -163,7 +163,7 @@ class Progress:
         return (done % self.steps() == 0) | is_last
 
     def steps(self) -> Any:
-        """After how many steps one is shown, of a loop with a total."""
+        """The number of steps from one that is shown to the next, in a loop with a total."""
         if self.every is not None:
             return self.every
         total: Any = self.total
@@ -171,7 +171,7 @@ class Progress:
         return largest(1, total // _SHOWN + (total % _SHOWN > 0))  # an unsigned total has no negative
 
     def record(self, done: Any, where: Where, metrics: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """Says how far it is."""
+        """Records the number of steps done, with metrics."""
         fields = {"done": done} if self.total is None else {"done": done, "total": self.total}
         fields |= {"metrics": {**metrics}} if metrics else {}
         operands, leaves, tree = take_arguments((), fields, "fx.progress", where)
@@ -181,13 +181,13 @@ class Progress:
 
 
 def _may_be(total: Any, done: Any) -> bool:
-    """Whether so many steps may be done, in the type that they are counted in."""
+    """Returns True if `done` can reach the total, in the type that it is counted in."""
     counted = getattr(done, "dtype", None)
     return not isinstance(total, int) or counted is None or total <= jnp.iinfo(counted).max
 
 
 _SHOWN = 200
-"""How many steps of a loop with a total are shown, unless the user says how many."""
+"""The number of steps that a loop with a total shows, unless the user gives `every`."""
 
 
 @_jax.for_users
@@ -213,16 +213,16 @@ def progress(
     are as fast as without a bar.
 
     Args:
-        total: How many steps there are; it may be computed in the program. None: not known.
-        description: What stands ahead of the bar.
-        every: After how many steps the program says how far it is. By default it does so 200 times, so that a loop is
-            hardly slower.
-        ordered: Whether steps come in program order with other effects.
-        level: How much it matters: a number as for `logging`, or a name such as `"warning"`. A step is left out if that
-            is below the level that the logger has when the program gets there.
+        total: The number of steps; it may be computed in the program. None: not known.
+        description: The text ahead of the bar.
+        every: The number of steps from one report of the program to the next. By default there are 200 reports, so that
+            a loop is hardly slower.
+        ordered: True if steps come in program order with other effects.
+        level: The severity: a number as for `logging`, or a name such as `"warning"`. A step is left out if that is
+            below the level that the logger has when the program gets there.
         logger: The name of the logger whose level counts, `effects` by default.
-        first: How often the program says how far it is at most, on each device of a `jax.shard_map`.
-        min_seconds: How many seconds must have passed since it last did. So the last step may be missing.
+        first: The most reports of the program, on each device of a `jax.shard_map`.
+        min_seconds: The least number of seconds from one report to the next. So the last step may be missing.
         when: A boolean, which the program may compute: where it is false no step is shown.
         effect: A registered `fx.Effect`, or its name, in place of `progress`. Its order domain is then theirs.
 
@@ -253,9 +253,9 @@ def progress(
 
 
 def _take_metric(x: Any, where: Where, name: str) -> Any:
-    """A metric, which has no derivative. Refuses what is no number, nor a few of them."""
+    """Returns a metric without its derivative. Refuses all but a number or a few of them."""
     if _jax.is_reference(x):
-        x = x[...]  # what it holds now
+        x = x[...]  # its value now
     dtype = getattr(x, "dtype", None)
     is_number = isinstance(x, (int, float, complex)) if dtype is None else isinstance(x, np.generic) or is_array(x)
     is_number = is_number and (dtype is None or jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_))
@@ -270,7 +270,7 @@ def _take_metric(x: Any, where: Where, name: str) -> Any:
 
 
 _FEW = 16
-"""How many numbers a metric may have."""
+"""The most numbers that a metric may have."""
 
 
 def _check_number(x: Any, call: str, where: Where, name: str, rule: str, example: str) -> None:

@@ -1,4 +1,4 @@
-"""Which bars are shown where, and how far they are."""
+"""The bars of each output, and their progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Bars where there is no terminal: a line now and then.
 
 _TENTHS = 10
-"""How many lines a bar with a total has, after the first."""
+"""The number of lines of a bar with a total, after the first."""
 
 _QUIET = 10.0
 """Seconds after which a bar without a total, or one that is slow, has the next line."""
@@ -128,10 +128,10 @@ class Drawn:
 
 
 class Notebook(Drawn):
-    """Shows each bar in the cell whose program it is of. A table of rich's is HTML there.
+    """Shows each bar in the cell that runs its program. A table of rich's is HTML there.
 
-    `rich.live.Live` draws into an `ipywidgets.Output` (rich/live.py, `refresh`), to which goes all that the cell prints
-    meanwhile, in any thread, and which it clears. A display that is updated takes nothing else.
+    `rich.live.Live` draws into an `ipywidgets.Output` (rich/live.py, `refresh`). All that the cell prints meanwhile, in
+    any thread, goes to that output too, and `Live` clears it. A display that is updated takes nothing else.
     """
 
     def __init__(self, stream: Any):
@@ -171,7 +171,7 @@ _ROOM = 3
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether the cursor can be moved there."""
+    """Returns True if the cursor can be moved on this stream."""
     from rich.console import Console
 
     try:
@@ -193,7 +193,7 @@ class Terminal(Drawn):
         self._put("", bars)
 
     def write(self, text: str, bars: list[Bar]) -> None:
-        # Where text ends within a line, the bars are drawn again when that line has ended.
+        # If text ends within a line, the bars are drawn again when that line has ended.
         self._put(text, bars if text.endswith("\n") else [])
 
     def leave(self, bar: Bar, others: list[Bar]) -> None:
@@ -218,11 +218,11 @@ class Terminal(Drawn):
 
 
 _PAUSE = 0.1
-"""Seconds for which what is shown stays as it is, unless a bar comes or comes to its end."""
+"""Seconds from one drawing of an output to the next, unless a bar begins or ends."""
 
 
 Steps = tuple[int, int | None, str]
-"""How many steps are done, of how many, if that is known, and the metrics as text."""
+"""The steps done, the total if it is known, and the metrics as text."""
 
 
 @dataclasses.dataclass
@@ -232,13 +232,13 @@ class Bar:
     description: str
     total: int | None = None
     done: int = 0
-    first: int = 0  # how far it was when it was shown first
+    first: int = 0  # steps done when it was first shown
     metrics: str = ""
-    lanes: dict[Hashable, Steps] = dataclasses.field(default_factory=dict)  # how far each is that has said it
+    lanes: dict[Hashable, Steps] = dataclasses.field(default_factory=dict)  # of those that have reported
     began: float = dataclasses.field(default_factory=monotonic)
     changed: float = dataclasses.field(default_factory=monotonic)
     has_begun_anew: bool = False  # and was not shown since then
-    view: Any = None  # what the display keeps with it
+    view: Any = None  # the display's data for it
 
     @property
     def is_full(self) -> bool:
@@ -251,13 +251,13 @@ class Bar:
     @property
     def left(self) -> float | None:
         """Seconds until it is full, if it goes on like that; None: not known."""
-        seen = self.done - self.first  # what it began with was done before
+        seen = self.done - self.first  # without the steps done before it was shown
         if self.is_full or self.total is None or not seen:
             return None
         return self.elapsed * (self.total - self.done) / seen
 
     def set(self, lanes: Mapping[Hashable, Steps]) -> None:
-        """How far some lanes are. The bar shows the slowest of all. One that is set back begins anew."""
+        """Updates some lanes. The bar shows the slowest of all lanes, and begins anew if a lane goes back."""
         self.changed = monotonic()
         comes = not self.lanes
         is_back = any(done < self.lanes[lane][0] for lane, (done, *_) in lanes.items() if lane in self.lanes)
@@ -269,8 +269,8 @@ class Bar:
 
 
 def slowest(lanes: Mapping[Hashable, Steps]) -> Steps:
-    """How far the lane is that has the largest part to go, or the fewest steps where totals are not known. Of several
-    the one with the most steps."""
+    """The progress of the lane with the largest part to go, or with the fewest steps if totals are not known. Of
+    several such lanes, the one with the largest total."""
 
     def part(steps: Steps) -> tuple[float, int]:
         done, total, _ = steps
@@ -310,10 +310,10 @@ class _Shown:
 
 
 class Bars(BesideText):
-    """All bars that are shown.
+    """The bars of all outputs.
 
-    Threads of the drain come here. An output may be a class of the user's, which may run programs and wait for their
-    effects when it is written to. So no thread waits for another that draws: it leaves the drawing to it.
+    Drain threads call this. An output may be a class of the user's, whose `write` may run programs and wait for their
+    effects. So a thread never waits for another that draws, which could deadlock: it leaves its drawing to that one.
     """
 
     def __init__(self) -> None:
@@ -325,7 +325,7 @@ class Bars(BesideText):
     def update(
         self, stream: Any, owner: Owner, key: Hashable, description: str, lanes: Mapping[Hashable, Steps]
     ) -> None:
-        """How far lanes of the bar with this key are, of this program."""
+        """Updates lanes of the bar that has this key, of this program."""
         made = self._of(stream) or _Shown(stream)  # which asks the stream what it is
         with self._changes:
             show_beside_text(self)
@@ -350,7 +350,7 @@ class Bars(BesideText):
         super().write(stream, text)
 
     def end(self, epochs: Iterable[tuple[int, int, int]]) -> None:
-        """These epochs (thread, first, count) have ended: nothing more comes of them."""
+        """Ends the bars of these epochs (thread, first, count), which have ended."""
         for thread, first, count in epochs if self._shown else ():
             for shown in self._shown[:]:
                 owners = {owner for owner, _ in [*shown.bars] if owner is not None and owner[0] == thread}
@@ -378,8 +378,8 @@ class Bars(BesideText):
             self._leave_ended()
 
     def _leave_ended(self) -> None:
-        """Shows bars that have ended for the last time, unless another thread draws, which then does it: a thread looks
-        for such bars once more after it has given the lock back, see the README."""
+        """Shows ended bars for the last time, unless another thread draws: then that thread does it, since it looks for
+        such bars once more after it has released the lock (see the README)."""
         while self._ended and self._draws.acquire(blocking=False):
             try:
                 while self._ended:
@@ -391,7 +391,7 @@ class Bars(BesideText):
         with self._changes:
             bar = shown.bars.pop(key, None)
         if bar is not None:
-            # An output that is closed has no room for it. Whoever prints there is given the error.
+            # A closed output raises. Whoever prints there is given the error.
             with contextlib.suppress(BaseException):
                 shown.leave(bar)
         with self._changes:

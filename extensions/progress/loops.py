@@ -25,7 +25,7 @@ class _Loop:
         self._where = where
 
     def says(self, done: Any, carry: Any) -> None:
-        """So many steps are done when the carried values are there."""
+        """Records that `done` steps are done, once the carry has been computed."""
         leaves = [leaf for leaf in jax.tree.leaves(carry) if isinstance(leaf, jax.Array)]
         if isinstance(done, _jax.Tracer) and leaves:
             [done] = after([lax.stop_gradient(leaf) for leaf in leaves], [done])
@@ -33,7 +33,7 @@ class _Loop:
 
 
 def _as_one_program(run: Callable[..., Any], *arrays: Any) -> Any:
-    """Outside of programs a loop is a program with all of its bar, as one of JAX's loops is by itself."""
+    """Runs a loop with its bar. Outside of programs the two become one program, as a loop of JAX's does by itself."""
     return (_jax.jit(run) if _jax.is_outside_of_traces() else run)(*arrays)
 
 
@@ -81,7 +81,7 @@ def scan_with_progress(
     whole, rest = divmod(total, steps)
 
     def cut(x: Any) -> tuple[Any, Any]:
-        """The elements of whole chunks, and those that come last."""
+        """Splits an array into whole chunks and the elements that come last."""
         x = jnp.asarray(x)
         first, last = (x[rest:], x[:rest]) if reverse else (x[: total - rest], x[total - rest :])
         return first.reshape(whole, steps, *x.shape[1:]), last
@@ -161,7 +161,8 @@ def fori_loop_with_progress(
 
     def chunk(number: Any, carry: Any) -> Any:
         first = lower + number * steps
-        # The number of iterations is known, though not the first of them: so the loop can be differentiated backward.
+        # The trip count is static though the first index is not: `fori_loop` becomes a scan, and has a reverse
+        # derivative.
         carry = lax.fori_loop(0, steps, lambda i, carry: body_fun(first + i, carry), carry, unroll=unroll)
         loop.says((number + 1) * steps, carry)
         return carry
