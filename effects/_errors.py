@@ -158,7 +158,7 @@ class FormatError(ValueError):
 
 
 class FutureError(TypeError):
-    """A program does not use a future of its own exactly once. Raised while tracing."""
+    """A program does not use one of its futures exactly once. Raised while tracing."""
 
 
 class MissingTokenRule(NotImplementedError):

@@ -31,7 +31,7 @@ from jax._src.lax.control_flow import loops
 
 from effects._jax.primitives import cond_p, custom_vmap_p, run_state_p, scan_p, while_p
 
-# What a change of JAX is: the places that it changes, and the row that says why.
+# A change of JAX: its patch points, and the row that says why.
 
 
 class PatchPoint(NamedTuple):
@@ -84,12 +84,12 @@ class Patch(NamedTuple):
     """One change of JAX.
 
     Attributes:
-        name: What it is called.
-        points: What of JAX is changed.
-        now: What is different.
-        why: What would go wrong without it.
-        since: The oldest supported version of JAX that needs it. No supported version is older than 0.10.
-        until: What would make it needless.
+        name: The name of the change.
+        points: The places in JAX that are changed.
+        now: The new behaviour.
+        why: The failure without the change.
+        since: The oldest supported version of JAX that needs the change. No supported version is older than 0.10.
+        until: The change in JAX that would make this one needless.
     """
 
     name: str
@@ -200,16 +200,16 @@ def _rows_of_kernels() -> tuple[Patch, ...]:
     )
 
 
-# What is done once a module has been imported that many programs do not need, such as those of Pallas.
+# Import hooks for modules that many programs do not need, such as those of Pallas.
 #
-# To import such modules ahead would take longer than the import of this library. What waits for a module runs ahead of
-# the next line of whoever imports it, so that no code sees the module without it.
+# Importing such modules early would take longer than the import of this library. A hook runs inside the import of its
+# module, so that no code sees the module without the changes.
 
 _waiting: dict[str, list[Callable[[], None]]] = {}
 
 
 def when_imported(name: str, do: Callable[[], None]) -> None:
-    """Calls `do` once the module of this name has been imported: now, or before whoever imports it has it."""
+    """Calls `do` once the module of this name has been imported: now, or at the end of its import."""
     if name in sys.modules:
         do()
     else:
@@ -217,7 +217,7 @@ def when_imported(name: str, do: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules that something waits for, as the other finders do."""
+    """Finds modules with import hooks, by the other finders, and wraps their loaders."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name not in _waiting:
@@ -230,7 +230,7 @@ class _Finder(MetaPathFinder):
 
 
 class _LoaderThenDo(Loader):
-    """Loads a module as another loader does, which the module then names as its own, and does what waits for it."""
+    """Loads a module by another loader, which stays the module's `__loader__`, and then calls its import hooks."""
 
     def __init__(self, loader: Loader):
         self._loader = loader
@@ -254,7 +254,7 @@ sys.meta_path.insert(0, _Finder())
 
 
 Maker = Callable[[Any], Any]
-"""Makes what stands at a patch point from what JAX has there, which is None if that is nothing."""
+"""Makes the replacement for a patch point from JAX's original, which is None if JAX has none."""
 
 _Maker = TypeVar("_Maker", bound=Maker)
 

@@ -56,7 +56,7 @@ class HostCall(Content):
         return False
 
     def resized(self, resize: Callable[[Operand], Operand]) -> HostCall:
-        """The content with other sizes in place of those that are symbols."""
+        """The content with symbolic sizes replaced."""
         return dataclasses.replace(self, results=tuple(map(resize, self.results))) if self.results else self
 
     def describe(self) -> dict[str, Any]:

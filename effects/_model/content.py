@@ -79,7 +79,7 @@ class Content:
         return all(function.registered for function in self.functions)
 
     results: tuple[Operand, ...] | None = None
-    """The types of what a program waits for at the effect, in one lane; None if it waits for nothing."""
+    """The types of the results that a program waits for at the effect, in one lane; None if it waits for none."""
 
     def resized(self, resize: Callable[[Operand], Operand]) -> Content:
         """The content with `resize` applied to each operand in it."""

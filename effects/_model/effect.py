@@ -38,8 +38,8 @@ class Effect(_jax.JaxEffect):
     """A kind of side effect.
 
     Args:
-        name: What the effect is called, in messages, records and `effects_barrier(effects=...)`.
-        ordered: Whether effects of this kind happen in program order.
+        name: The effect's name, in messages, records and `effects_barrier(effects=...)`.
+        ordered: True if effects of this kind happen in program order.
         kind: `"host"`: devices only record it and the host replays it in order. `"device"`: it happens on the device.
         domain: The order domain, by name. Effects of one domain share one sequence. Without it the effect has a
             domain of its own; the built-in host effects are in `"program"`.

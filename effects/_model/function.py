@@ -27,7 +27,7 @@ MSG_CALLBACK_TAKEN = (
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _registered: dict[str, Callable[..., Any]] = {}  # by name; written under the lock, never removed from
-_names: dict[int, str] = {}  # by the function's address, which is its own for good
+_names: dict[int, str] = {}  # by the function's address, which is never reused, since `_registered` keeps the function
 _lock = threading.Lock()
 
 

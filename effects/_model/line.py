@@ -358,7 +358,7 @@ class Line(NativeText):
 
     fmt: str
     options: tuple[tuple[str, Any], ...] | None = None  # NumPy's print options; None: those in force at the call
-    record_fields: tuple[str, ...] = ()  # fields that are filled with what the record says: `device`, `grid`, `index`
+    record_fields: tuple[str, ...] = ()  # fields that the record fills: `device`, `lane`, `grid`, `index`
 
     @property
     def labels(self) -> Mapping[str, Any]:

@@ -177,7 +177,7 @@ def holds_tracer(text: str) -> bool:
 
 @functools.cache
 def flat_arguments(count: int) -> Any:
-    """The structure of so many positional arguments, each of them a leaf."""
+    """The structure of `count` positional arguments, each of them a leaf."""
     return jax.tree.structure(((0,) * count, {}))
 
 
@@ -226,7 +226,7 @@ def take_arguments(
 
 
 def is_array(x: Any) -> bool:
-    """True for an array of JAX's, and for one of NumPy's that has numbers or booleans."""
+    """True for a JAX array, and for a NumPy array of numbers or booleans."""
     if isinstance(x, np.ndarray):
         return bool(jnp.issubdtype(x.dtype, np.number)) or x.dtype == bool or x.dtype == jax.dtypes.float0
     return isinstance(x, jax.Array)

@@ -106,7 +106,7 @@ def _bind_in_any_lane(active: Any, operands: Sequence[Any], site: Site) -> Seque
     """Binds the effect of a site with a mask once for a whole axis, if the mask holds in any lane of the axis."""
     if site.lanes:
         return effect_p.bind(active, *operands, site=site)
-    site = dataclasses.replace(site, mask=None)  # which is for lanes
+    site = dataclasses.replace(site, mask=None)  # a site without lanes needs no mask
 
     def skip(*_: Any) -> list[Any]:
         return [jax.lax.full(aval.shape, 0, aval.dtype) for aval in result_avals(site)]

@@ -161,7 +161,7 @@ class Record:
         """The record as a dictionary of Python's own types.
 
         Arrays become numbers and nested lists; floats of less than 64 bits become the shortest decimals that their type
-        reads as the same. `where` is a dictionary of file, line and function. `fields` and `args` keep their structure.
+        reads as the same. `where` is a dictionary of file, line and function. `fields` and `args` are the call's.
 
         Example:
             >>> import effects as fx
@@ -345,7 +345,7 @@ class Records(Sequence[Record]):
         return Records(data, count, self._find_site)
 
     def runs(self, key: Callable[[Site], bool]) -> Iterator[tuple[int, Records]]:
-        """Groups consecutive records by `key(site)`, and yields the number of each group (lanes count as one) and the
+        """Groups consecutive records by `key(site)`, and yields the size of each group (lanes count as one) and the
         group."""
         if len({*map(key, self.sites())}) < 2:
             yield self._count, self
@@ -418,7 +418,7 @@ class Records(Sequence[Record]):
         return list(self)[index]
 
 
-# Values of records as those of Python's own.
+# Values of records in Python's own types.
 
 
 def python_value(value: Any) -> Any:

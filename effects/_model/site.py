@@ -48,7 +48,7 @@ def describe_site(site: Site) -> str:
     }
     if site.where.callers:
         description["callers"] = site.where.callers
-    if not site.is_flat:  # `structure` tells trees apart that `tree` does not: types of keys and nodes, node data
+    if not site.is_flat:  # with the types of keys and nodes and the node data, so that different trees differ
         description |= {"tree": describe_tree(site.tree), "structure": str(site.tree)}
     if site.lanes:
         description["lanes"] = site.lanes

@@ -287,7 +287,7 @@ class NativeRows:
         return records.rows(plans, native.number_of_print_options(options))
 
     def split(self, records: Records) -> Iterator[tuple[int, Records]]:
-        """Splits records, in order, into runs whose lines either native code or Python makes, and yields the number of
+        """Splits records, in order, into runs whose lines either native code or Python makes, and yields the size of
         each run (lanes count as one) and the run."""
         return records.runs(lambda site: self._plan(site) is _OF_PYTHON)
 

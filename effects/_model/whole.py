@@ -11,7 +11,7 @@ _BINS = 16
 
 
 def curve(values: Iterable[float]) -> str:
-    """A block for each value, from the least to the greatest; `!` is what is not finite."""
+    """Draws each value as a block whose height runs from the least to the greatest value; `!` is a nonfinite one."""
     numbers = np.asarray([*values], np.float64)
     finite = np.isfinite(numbers)
     least = numbers[finite].min(initial=np.inf)
