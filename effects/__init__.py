@@ -2,8 +2,8 @@
 
     import effects as fx
 
-What fewer programs use is in `effects.asynchronous`, `effects.kernels`, `effects.native`, `effects.extend`,
-`effects.handlers` and `effects.testing`. Nearly all of it is found under `fx.` too.
+Names that fewer programs use are in `effects.asynchronous`, `effects.kernels`, `effects.native`, `effects.extend`,
+`effects.handlers` and `effects.testing`. Nearly all of them are found under `fx.` too.
 """
 
 import pkgutil as _pkgutil
@@ -181,4 +181,4 @@ __all__ = [
     "uninstall",
     "watch",
 ]
-"""What people use every day, and the modules that have the rest."""
+"""The names for everyday use, and the modules with the rest."""

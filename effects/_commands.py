@@ -1,6 +1,6 @@
-"""The table of the subcommands of `effects`, which extensions add rows to.
+"""The table of the subcommands of `effects`; extensions add rows.
 
-A row names the module that does the work. Only the module of the command that was given is imported: `import effects`
+A row names the module that does the work. Only the module of the given command is imported, since `import effects`
 reads this table, and `effects --help` shows it.
 """
 
@@ -17,7 +17,7 @@ class Command(NamedTuple):
         name: The word behind `effects`.
         help: A sentence that says what it does.
         module: The name of a module with two functions. `add_arguments(parser)` adds its arguments to an
-            `argparse.ArgumentParser`, and `run_command(options)` does it and returns the exit status.
+            `argparse.ArgumentParser`, and `run_command(options)` runs the command and returns the exit status.
     """
 
     name: str
@@ -38,10 +38,10 @@ COMMANDS: list[Command] = [
     ),
     Command("run", "Runs a Python program as it is, with `fx.jit` in place of `jax.jit`.", "effects_command"),
 ]
-"""All subcommands, in the order in which `effects --help` lists them."""
+"""The subcommands, in the order of `effects --help`."""
 
 before_command: list[Callable[[], object]] = []
-"""What extensions have done before a subcommand runs."""
+"""Functions that are called before a subcommand runs, added by extensions."""
 
 
 def run_before_commands(prepare: Callable[[], object]) -> None:

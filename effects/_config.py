@@ -58,7 +58,7 @@ def _whole(value: Any) -> int:
     return int(value) if isinstance(value, str) else operator.index(value)
 
 
-# name -> default, how it is read, what it takes
+# name -> default, parser, description of valid values
 _SETTINGS: dict[str, tuple[Any, Callable[[Any], Any], str]] = {
     "sync": (False, _flag, "true or false (in the environment 1 or 0)"),
     "order": ("thread", _choice("thread", "process"), "'thread' or 'process'"),
@@ -85,29 +85,29 @@ class Config:
       it called before is visible.
     - `ring_bytes` (`EFFECTS_RING_BYTES`): size of the ring in which a producing thread keeps records until they are
       replayed. Counts for threads that have not published yet.
-    - `when_full` (`EFFECTS_WHEN_FULL`): what a full ring means. `"wait"`: the program waits, nothing is lost;
-      `"drop"`: what finds it full is dropped and counted.
-    - `after_error` (`EFFECTS_AFTER_ERROR`): what becomes of a program's effects after one that has failed. `"stop"`: as
-      after an exception in Python, none of them is carried out; the error says how many they were. `"go_on"`: they are
-      carried out. What is in force when the effect fails counts.
-    - `errors` (`EFFECTS_ERRORS`): who raises what an effect has failed with after its call had returned.
+    - `when_full` (`EFFECTS_WHEN_FULL`): the policy for a full ring. `"wait"`: the program waits, nothing is lost;
+      `"drop"`: records that find the ring full are dropped and counted.
+    - `after_error` (`EFFECTS_AFTER_ERROR`): the policy for a program's effects after a failed one. `"stop"`: as after
+      an exception in Python, none of them is carried out, and the error gives their number. `"go_on"`: they are carried
+      out. The setting at the time of the failure counts.
+    - `errors` (`EFFECTS_ERRORS`): the call that raises an effect's failure, if the program's call has returned.
       `"next_call"`: the thread's next call of an `fx.jit` function, which then is not made, or a barrier before it;
       `"barrier"`: a barrier alone. Either way the failure is logged if nothing raises it within a second.
-    - `bounds_checks` (`EFFECTS_BOUNDS_CHECKS`): whether simulated Pallas kernels check every index of a reference, and
-      where their blocks begin, as `fx.check` does; compiled ones are refused. After a change functions are traced
+    - `bounds_checks` (`EFFECTS_BOUNDS_CHECKS`): true if simulated Pallas kernels check every index of a reference and
+      the bounds of their blocks, as `fx.check` does; compiled kernels are refused. After a change functions are traced
       again.
-    - `exit_code` (`EFFECTS_EXIT_CODE`): with which the process ends, where it would end with 0, if effects raised what
-      no barrier has reported; 0 lets it be.
-    - `jax_effects` (`EFFECTS_JAX_EFFECTS`): what `jax.debug.print`, `jax.debug.callback`, `jax.debug.log` and
-      `io_callback` are inside `fx.jit`. `"program_order"`: effects like ours, all of them in program order; `"jax"`:
-      what JAX's transformations make of them, in no order without `ordered=True`. Counts for functions traced
+    - `exit_code` (`EFFECTS_EXIT_CODE`): the exit code of a process that would end with 0, if effects have failed and no
+      barrier has raised their errors; 0 leaves the exit code alone.
+    - `jax_effects` (`EFFECTS_JAX_EFFECTS`): the meaning of `jax.debug.print`, `jax.debug.callback`, `jax.debug.log` and
+      `io_callback` inside `fx.jit`. `"program_order"`: effects like ours, all of them in program order; `"jax"`: as in
+      JAX, also under its transformations, and in no order without `ordered=True`. Counts for functions traced
       afterwards.
-    - `native` (`EFFECTS_NATIVE`): whether programs record with native code; without, through JAX's Python callbacks, as
-      on platforms without a native handler. Counts for programs lowered afterwards.
-    - `stall_seconds` (`EFFECTS_STALL_SECONDS`): how long nothing must have been published, replayed, answered or
-      computed, while something waits, before the log says what waits.
-    - `stall_fail_seconds` (`EFFECTS_STALL_FAIL_SECONDS`): how long, before the youngest program that waits for a
-      callback is ended, if all callbacks that run wait for what JAX computes on CPUs; `inf` for never. A callback that
+    - `native` (`EFFECTS_NATIVE`): true if programs record with native code; else they use JAX's Python callbacks, as on
+      platforms without a native handler. Counts for programs lowered afterwards.
+    - `stall_seconds` (`EFFECTS_STALL_SECONDS`): the time without any record, replay, reply or computation, while
+      something waits, after which the log says what waits.
+    - `stall_fail_seconds` (`EFFECTS_STALL_FAIL_SECONDS`): the time after which the youngest program that waits for a
+      callback is ended, if all running callbacks wait for computations of JAX on CPUs; `inf` for never. A callback that
       takes long by itself is never ended.
 
     Example:
@@ -158,7 +158,7 @@ class Config:
     def __setattr__(self, name: str, value: Any) -> None:
         self._set(name, value, f"`fx.config.{name}`")
 
-    if not TYPE_CHECKING:  # type checkers would take it to have every name
+    if not TYPE_CHECKING:  # else type checkers would accept every name
 
         def __getattr__(self, name: str) -> Any:
             raise self._unknown(name)
@@ -173,7 +173,7 @@ class Config:
 
     @contextlib.contextmanager
     def override(self, **settings: Any) -> Iterator[None]:
-        """Settings for the time of a `with` block.
+        """Changes settings for the duration of a `with` block.
 
         Example:
             >>> import effects as fx

@@ -1,4 +1,4 @@
-"""`effects doctor`: what a bug report should say, and whether the library works here."""
+"""`effects doctor`: the facts for a bug report, and a self-test of the library."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _facts() -> Iterator[tuple[str, str]]:
 
 
 def _driver() -> str:
-    """Which driver there is, and how effects come from a GPU."""
+    """A text about NVIDIA's driver and the path by which effects come from a GPU."""
     library, version, why_none = _native.cuda_driver()
     shown = f"{library}, CUDA {version // 1000}.{version % 1000 // 10}" if version else library
     has_gpu = any(_jax.platform_of(device) == "cuda" for device in jax.devices())
@@ -63,7 +63,7 @@ _PATHS = {
     True: "Effects come from the GPU by {path}.",
     False: "JAX has no NVIDIA GPU here; on one, effects would come by {path}.",
 }
-"""By whether JAX has a GPU of NVIDIA's."""
+"""The sentence about the path, by True if JAX has an NVIDIA GPU."""
 
 
 def _printed(run: Callable[[], object]) -> str:
@@ -108,7 +108,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "programs wait for callbacks with results": _waits_for_answers,
     "programs on all devices print in the order of their calls": _orders_devices,
 }
-"""By what each shows: returns what is wrong, or nothing."""
+"""By the property that is tested, a function that returns a description of the failure, or an empty text."""
 
 
 def run_command(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Exceptions. Their texts stand where they are raised: what happened, which rule it broke, what to do."""
+"""Exceptions. Their texts are next to the code that raises them: what happened, which rule it broke, what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 
 class EffectError(RuntimeError):
-    """An effect could not be carried out on the host. What was raised there, if anything, is its `__cause__`.
+    """An effect could not be carried out on the host. If an exception was raised there, it is the `__cause__`.
 
     The call of the program raises it, if that waits for the effect; else the thread's next call or barrier does.
 
@@ -16,13 +16,13 @@ class EffectError(RuntimeError):
         where: The user's line, as `file:line`, in notebooks as `Cell In[3], line 2`; empty if it is not known.
         function: The name of the jitted function that was called.
         effect: The name of the effect.
-        device: The device: its position in `jax.devices()`; -1 if all of the program's devices had it, or if it is not
-            known.
-        lane: Its lane under `vmap`: one number for each, the outermost first.
-        token: Its token, which says where in the order of the thread's effects it was; empty if it is not known.
-        not_carried_out: How many effects of its program came after it and were therefore not carried out, by the name
-            of the effect. The error's text says where the first of them is.
-        failures: All failures that this error stands for, itself included, in their order: those at the same line that
+        device: The device of the effect, as its position in `jax.devices()`; -1 if all of the program's devices had the
+            effect, or if the device is not known.
+        lane: The lane under `vmap`: one number for each `vmap`, the outermost first.
+        token: The effect's token, its place in the order of the thread's effects; empty if it is not known.
+        not_carried_out: The number of later effects of its program that were not carried out because of the failure,
+            by the name of the effect. The error's text says where the first of them is.
+        failures: All failures that this error represents, itself included, in their order: those at the same line that
             were raised together; for an `EffectErrors`, those of all lines.
     """
 
@@ -33,12 +33,12 @@ class EffectError(RuntimeError):
     lane: tuple[int, ...] = ()
     token: tuple[int, ...] = ()
     not_carried_out: Mapping[str, int] = MappingProxyType({})
-    # When it is raised: its number in the order of failures, the later ones at its line, and how many behind it were
-    # only counted, with the reason of the newest.
+    # Set when the error is raised: its number in the order of failures; the later failures at the same line; the number
+    # of further failures that were only counted, with the reason of the newest.
     _number: int = 0
     _others: tuple[EffectError, ...] = ()
     _more: tuple[int, str] = 0, ""
-    _stack: Any = None  # from where its program was called, until it is raised, if that is kept
+    _stack: Any = None  # the stack of the program's call, if it is kept; dropped when the error is raised
 
     @property
     def failures(self) -> tuple[EffectError, ...]:
@@ -61,10 +61,10 @@ class CustomCallError(EffectError):
     """A custom call failed, or has no handler.
 
     Attributes:
-        target: The name of its handler.
-        where: The user's line that called it.
+        target: The name of the handler.
+        where: The user's line that made the call.
         code: The name of the status that the handler returned, such as `"INVALID_ARGUMENT"`.
-        message: What the handler said.
+        message: The message of the handler's error.
     """
 
     def __init__(self, text: str, target: str = "", where: str = "", code: str = "UNKNOWN", message: str = ""):
@@ -81,9 +81,9 @@ class CheckError(EffectError):
     Attributes:
         message: The check's message, with its values.
         where: The user's line.
-        lane: Its lane under `vmap`: one number for each, the outermost first.
-        device: The device: its position in `jax.devices()`; -1 if all of the program's devices had the check.
-        grid: Its place in a kernel's grid.
+        lane: The check's lane under `vmap`: one number for each `vmap`, the outermost first.
+        device: The device, as its position in `jax.devices()`; -1 if all of the program's devices had the check.
+        grid: The index in a kernel's grid of the program that failed the check.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class CheckError(EffectError):
 
 
 class EffectErrors(ExceptionGroup[EffectError], EffectError):
-    """Failures at several lines of the user's source: an exception group of the first at each line.
+    """Failures at several lines of the user's source: an exception group of the first failure at each line.
 
-    It has the attributes of the first of all. Checks that failed are a `CheckErrors`, and custom calls a
-    `CustomCallErrors`, so that `except fx.CheckError` takes one failed check and many.
+    The group has the attributes of the first failure of all. Failed checks are a `CheckErrors`, and failed custom calls
+    a `CustomCallErrors`, so that `except fx.CheckError` catches one failed check and many.
     """
 
     def __init__(self, message: str, exceptions: Sequence[EffectError]):
@@ -133,22 +133,22 @@ class EffectErrors(ExceptionGroup[EffectError], EffectError):
 
 
 class CheckErrors(EffectErrors, CheckError):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Checks at several lines failed. `message` is that of the first."""
+    """Checks at several lines failed. `message` is the first check's."""
 
 
 class CustomCallErrors(EffectErrors, CustomCallError):  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Custom calls at several lines failed. `message` is what the handler of the first said."""
+    """Custom calls at several lines failed. `message` is from the first call's handler."""
 
 
 def group_of(failures: Sequence[BaseException]) -> BaseExceptionGroup[Any]:
     """Several failures as one, of their nearest common class."""
     kinds: Any = (CheckError, CheckErrors), (CustomCallError, CustomCallErrors), (EffectError, EffectErrors)
     group = next((group for kind, group in kinds if all(isinstance(x, kind) for x in failures)), BaseExceptionGroup)
-    return group(reason(failures[0]), tuple(failures))  # which keeps what it is given, for pickles
+    return group(reason(failures[0]), tuple(failures))  # a group is pickled with its arguments
 
 
 def reason(failure: BaseException) -> str:
-    """What a failure says, in short."""
+    """The short text of a failure: its message, or that of its cause."""
     cause = failure.__cause__
     return getattr(failure, "message", "") or (str(failure) if cause is None else shown(cause))
 
@@ -158,7 +158,7 @@ class FormatError(ValueError):
 
 
 class FutureError(TypeError):
-    """A program does not use a future of its own exactly once. Raised while tracing."""
+    """A program does not use one of its futures exactly once. Raised while tracing."""
 
 
 class MissingTokenRule(NotImplementedError):
@@ -166,7 +166,7 @@ class MissingTokenRule(NotImplementedError):
 
 
 class NotDifferentiable(NotImplementedError):
-    """A derivative was asked of what a callback returns."""
+    """The results of a callback were differentiated."""
 
 
 class BarrierTimeout(TimeoutError):
@@ -175,11 +175,11 @@ class BarrierTimeout(TimeoutError):
 
 for _public in [*globals().values()]:
     if isinstance(_public, type) and issubclass(_public, Exception):
-        _public.__module__ = "effects"  # by which tracebacks call them, and users
+        _public.__module__ = "effects"  # so that tracebacks show `effects.Name`, the name for users
 
 
 def shown(thing: object) -> str:
-    """What `repr` says of something, whatever it does; the beginning, if it is long."""
+    """The `repr` of an object, even if that raises; only the beginning, if it is long."""
     try:
         text = repr(thing)
     except BaseException:
@@ -196,7 +196,7 @@ _LONG = 4000
 
 
 def counted(count: int, what: str) -> str:
-    """So many things, with their name in the number that fits."""
+    """A count with its noun, in singular or plural."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -212,23 +212,23 @@ MSG_STAYS_FOR_OURS = (
 
 
 def why_it_stays(program: str, name: str, where: object) -> str:
-    """Why a function that a program calls back keeps it in its process, and what to do."""
+    """The message that a callback's function keeps a program in its process, with the remedy."""
     message = MSG_STAYS_FOR_OURS if name.startswith("fx.") else MSG_STAYS
     return message.format(program=program, name=name, where=where)
 
 
 def numbered(name: str, numbers: Sequence[int]) -> str:
-    """A lane, say, by its numbers; nothing if there are none."""
+    """A name with numbers, such as `lane 3` or `lane (0, 1)`; empty if there are no numbers."""
     return f"{name} {numbers[0] if len(numbers) == 1 else numbers}" if numbers else ""
 
 
 def were(count: int) -> str:
-    """The verb for so many things."""
+    """The verb for a count."""
     return "was" if count == 1 else "were"
 
 
 TIMED_OUT = "DEADLINE_EXCEEDED"
-"""In JAX's errors: a process did not come to a barrier in time."""
+"""The status in JAX's errors when a process did not reach a barrier in time."""
 WAITED = "The program waited for its results and ended there."
 ENDED = "`fx.error_if` ended the program there."
 NOTE_LEFT_OUT = "After it, {left_out}, {were} not carried out."

@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first asked for. Those of an extension are there while it is."""
+"""Lazy imports of public names. The names of an extension exist as long as its folder does."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MSG_TAKEN_OUT = (
 
 
 def homes_of(names: Mapping[str, Iterable[str]]) -> dict[str, str]:
-    """By name the module that has it, of the names by module."""
+    """Inverts a mapping from modules to names: by name, the module that has it."""
     return {name: module for module, of_module in names.items() for name in of_module}
 
 
 def find(face: str, homes: Mapping[str, str], name: str) -> Any:
-    """A name of a module that users import, which calls this in its `__getattr__` and has the name from then on."""
+    """Imports a name for the `__getattr__` of the public module `face`, and stores it there for later accesses."""
     if name not in homes:
         raise _removed.missing_name(face, name)
     try:
@@ -40,7 +40,7 @@ def find(face: str, homes: Mapping[str, str], name: str) -> Any:
 
 @contextlib.contextmanager
 def required_by(name: str) -> Iterator[None]:
-    """Around imports of an extension: the error for one that is not there says that `name` needs it."""
+    """A context for imports of an extension: if it is not installed, the error says that `name` needs it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -50,6 +50,6 @@ def required_by(name: str) -> Iterator[None]:
 
 
 def _missing(name: str, error: ModuleNotFoundError) -> str | None:
-    """The message, if it is the package of an extension that was not found."""
+    """The message, if the package that was not found is an extension's; else None."""
     found = re.fullmatch(r"effects\.extensions\.(\w+)", error.name or "")
     return None if found is None else MSG_TAKEN_OUT.format(name=name, extension=found.group(1))

@@ -103,7 +103,7 @@ REMOVED: dict[str, str] = {
         "or set `fx.config.sync = True`."
     ),
 }
-"""By what was removed, a sentence that says what to write instead."""
+"""By removed name, the sentence that says what to write instead."""
 
 MSG_REMOVED = "`{name}` was removed in token-effects 0.1.0. The changelog lists all that was, under Removed. {instead}"
 
@@ -124,7 +124,7 @@ def missing_name(module: str, name: str) -> Exception:
 
 
 def error_for_asker(text: str) -> Exception:
-    """The error for a missing name with this message, of the class that shows it to whoever asks for the name.
+    """The error for a missing name with this message, of the class that shows the message to the importing code.
 
     `from effects import Name` replaces an AttributeError by an ImportError without its message, and passes an
     ImportError on.
@@ -137,7 +137,7 @@ def error_for_asker(text: str) -> Exception:
 
 
 def refuse_variables(environ: Iterable[str]) -> None:
-    """Raises ValueError if the environment sets a setting that was removed, as for a wrong value of another one."""
+    """Raises ValueError if the environment sets a removed setting, as for a wrong value of an existing one."""
     for variable in environ:
         if variable.startswith("EFFECTS_"):
             text = message(f"fx.config.{variable.removeprefix('EFFECTS_').lower()}")
@@ -146,7 +146,7 @@ def refuse_variables(environ: Iterable[str]) -> None:
 
 
 def without_arguments(call: str, *names: str) -> Callable[[_F], _F]:
-    """A decorator for a function that once took keyword arguments of these names: TypeError if one is given.
+    """A decorator for a function whose keyword arguments of these names were removed: TypeError if one is given.
 
     Args:
         call: How users call the function, `fx.inspect`.

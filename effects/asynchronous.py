@@ -1,4 +1,4 @@
-"""Operations that a program starts now and ends later, with what runs between."""
+"""Asynchronous operations, which a program starts now and ends later."""
 
 import typing as _typing
 
@@ -22,7 +22,7 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.extensions.inspecting.inspect import inspect as inspect
     from effects.extensions.inspecting.inspect import parse as parse
     from effects.extensions.inspecting.text import TextError as TextError
-else:  # type checkers would take it to have every name
+else:  # else type checkers would accept every name
 
     def __getattr__(name: str) -> _typing.Any:
         return _lazy.find(__name__, _LATER, name)

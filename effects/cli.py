@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         >>> main(["demo"])  # doctest: +SKIP
     """
     words = sys.argv[1:] if argv is None else [*argv]
-    if words[:1] == ["run"]:  # whose errors are the program's
+    if words[:1] == ["run"]:  # its errors are the program's
         import effects_command
 
         return effects_command.run(words[1:])
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(words)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # who reads has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 

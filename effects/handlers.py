@@ -1,4 +1,4 @@
-"""Handlers of records: what keeps them or shows them elsewhere. `fx.add_handler` takes each."""
+"""Handlers of records, which keep them or show them elsewhere. `fx.add_handler` takes each."""
 
 import typing as _typing
 
@@ -10,7 +10,7 @@ with _lazy.required_by("effects.handlers"):
     from effects.extensions.handlers.jsonl import JsonLinesHandler as JsonLinesHandler
     from effects.extensions.handlers.list import ListHandler as ListHandler
 
-if not _typing.TYPE_CHECKING:  # type checkers would take it to have every name
+if not _typing.TYPE_CHECKING:  # else type checkers would accept every name
 
     def __getattr__(name: str) -> _typing.Any:
         raise _removed.missing_name(__name__, name)

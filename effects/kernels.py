@@ -7,7 +7,7 @@ from effects import _lazy
 if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.extensions.kernels.api import pallas_call as pallas_call
     from effects.extensions.kernels.grid_races import check_grid_races as check_grid_races
-else:  # type checkers would take it to have every name
+else:  # else type checkers would accept every name
 
     def __getattr__(name: str) -> _typing.Any:
         return _lazy.find(__name__, _LATER, name)

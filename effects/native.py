@@ -10,7 +10,7 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.extensions.custom_calls.targets import cmake_dir as cmake_dir
     from effects.extensions.custom_calls.targets import include_dir as include_dir
     from effects.extensions.custom_calls.targets import register_custom_call as register_custom_call
-else:  # type checkers would take it to have every name
+else:  # else type checkers would accept every name
 
     def __getattr__(name: str) -> _typing.Any:
         return _lazy.find(__name__, _LATER, name)

@@ -1,4 +1,4 @@
-"""Run files: what `fx.record` has written, read and compared."""
+"""Reading and comparing run files, which `fx.record` writes."""
 
 from effects import _lazy
 from effects._model.wire import Kind as Kind

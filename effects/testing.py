@@ -1,4 +1,4 @@
-"""For tests of what programs do: the order of what was seen, runs that have the same records, and kernels whose grid is
+"""Assertions for tests of programs: on the order of effects, on equal records of two runs, and on kernels whose grid is
 visited in several orders."""
 
 import typing as _typing

@@ -1,1 +1,1 @@
-"""What users call, a module for each function and for what it brings along."""
+"""The functions that users call, a module for each with its effect."""

@@ -105,43 +105,43 @@ def callback(
     Without results the call is only recorded: the program goes on, and the function runs later, in its place in the
     order. With results the program waits until the function has run there.
 
-    Arrays reach the function as NumPy arrays, which are its own to keep and read-only; the device may have changed its
-    copy meanwhile. The function may use JAX, print, log and call `fx.jit` functions: their effects come in its place.
-    It runs in the `contextvars` that were in force when the program was called. What it raises is raised as
-    `EffectError`: from the call of the program if that waits for results, else by the thread's next call or barrier.
+    The function gets arrays as read-only NumPy copies that it may keep; the device may have changed the original by
+    then. The function may use JAX, print, log and call `fx.jit` functions: their effects come in its place. It runs in
+    the `contextvars` that were in force when the program was called. An exception of the function is raised as
+    `EffectError`: by the call of the program if that waits for results, else by the thread's next call or barrier.
 
     Args:
         fn: The function. Called once for each time that the program gets here, and once for each lane of a `vmap`.
-            Programs that leave this process take the name along that `fx.register_callback` gave it.
-        result_shape_dtypes: A pytree of objects with a shape and a dtype, such as `jax.ShapeDtypeStruct`: what the
-            function returns, as arrays or Python numbers; arrays of 64 bits are taken for 32 where `jax_enable_x64` is
-            off. None: nothing is waited for.
-        *args: Its positional arguments: pytrees of arrays; strings, numbers and None as they are. A mutable reference
+            Programs that leave this process carry its name of `fx.register_callback`.
+        result_shape_dtypes: The types of the results: a pytree of objects with a shape and a dtype, such as
+            `jax.ShapeDtypeStruct`. The function returns arrays or Python numbers; arrays of 64 bits are cast to 32 if
+            `jax_enable_x64` is off. None: the program does not wait.
+        *args: The positional arguments: pytrees of arrays; strings, numbers and None as they are. A mutable reference
             passes its value.
-        ordered: Whether the call must come in program order. Unordered calls come when they come.
-        vmap_method: As for `jax.pure_callback`; None calls lane by lane. Where a predicate that differs between lanes
-            leaves some out, the function is called lane by lane for the others.
-        pass_record: Whether the function also gets the `Record`, as the keyword argument `record`.
-        per_shard: Whether it is called for each shard of sharded arrays by itself, without gathering. Without results.
-        level: How much it matters: a number as for `logging`, or a name such as `"warning"`. It is left out if it is
-            below the level that the logger has when the program gets here. None: no logger leaves it out.
+        ordered: True if the call must come in program order. An unordered call may come at any time.
+        vmap_method: As for `jax.pure_callback`; None calls lane by lane. If a predicate that differs between lanes
+            excludes some lanes, the function is called lane by lane for the others.
+        pass_record: True if the function also gets the `Record`, as the keyword argument `record`.
+        per_shard: True if the function is called for each shard of sharded arrays, without a gather. Without results.
+        level: The level of the call: a number as for `logging`, or a name such as `"warning"`. The call is not made if
+            its level is below the logger's when the program gets here. None: the call follows no logger.
         logger: The name of the logger whose level counts, `effects` by default.
         every: A number n: the first call is made, and each n-th after it, over loops and calls of the program. A
             `vmap` counts once for all lanes.
-        first: How many calls are made at most, on each device of a `jax.shard_map`.
-        min_seconds: How many seconds must have passed since the last one that was made. So it depends on time.
-        when: A boolean, which the program may compute: where it is false nothing is made, as in a `cond`.
+        first: The maximum number of calls, on each device of a `jax.shard_map`.
+        min_seconds: The minimum number of seconds since the last call that was made. So it depends on time.
+        when: A boolean, which the program may compute: if it is false, no call is made, as in a `cond`.
             These six are for functions without results.
         effect: A registered `fx.Effect`, or its name, in place of `callback`. Its order domain is then that of the
-            call: functions of other domains do not wait for this one, nor do their lines.
-        **kwargs: Its keyword arguments, likewise.
+            call: effects of other domains do not wait for this call.
+        **kwargs: The keyword arguments, likewise.
 
     Returns:
         None, or arrays as in `result_shape_dtypes`.
 
     Raises:
         TypeError: while tracing, if the function cannot be called with these arguments, or is an `async def` or a
-            generator function, a result has no shape, or an argument is none.
+            generator function, if a result has no shape, or if a value cannot be an argument.
 
     Example:
         >>> import effects as fx, jax, numpy as np
@@ -190,7 +190,7 @@ def callback(
 
 
 def check_function(call: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: Where) -> None:
-    """Refuses what can be known not to run when it is called like that."""
+    """Refuses a function that is known to fail, or not to run, when it is called with these arguments."""
     if not callable(fn):
         raise TypeError(MSG_CALLBACK_NOT_CALLABLE.format(call=call, where=where, fn=errors.shown(fn)))
     name = function_name(fn)
@@ -211,14 +211,14 @@ def check_function(call: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[st
 
 
 def _tracer_in(fn: Any) -> str | None:
-    """The name of a traced value that a function has from around it, or bound to it, if there is one."""
+    """The name of a tracer that a function closes over or has bound to an argument; None if there is none."""
     if isinstance(fn, functools.partial):
         bound = [*(("x", x) for x in fn.args), *fn.keywords.items()]
         return next((name for name, x in bound if _is_traced(x)), None) or _tracer_in(fn.func)
     if not inspect.isfunction(fn := getattr(fn, "__func__", fn)):
         return None
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # it has no value yet
+        with contextlib.suppress(ValueError):  # the cell has no value yet
             if _is_traced(cell.cell_contents):
                 return name
     count, names = fn.__code__.co_argcount, fn.__code__.co_varnames
@@ -231,7 +231,7 @@ def _is_traced(x: Any) -> bool:
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
-    """A function's own: one that wraps another may take other arguments. None if it has none."""
+    """A function's own signature, not that of a function it wraps, whose arguments may differ. None if unknown."""
     try:
         return inspect.signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -239,7 +239,7 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _why_not(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
-    """Why a function cannot be called like that, if its signature says so."""
+    """The reason why a function's signature does not take these arguments; None if it does, or is unknown."""
     try:
         if signature := _signature(fn):
             signature.bind(*args, **kwargs)
@@ -249,14 +249,14 @@ def _why_not(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def _lacks_an_argument(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a function cannot be called like that, and can with one argument more ahead of the others."""
+    """True if a function's signature does not take these arguments, but does with one more ahead of them."""
     if not args and not kwargs:
         return True
     return bool(_why_not(fn, args, kwargs)) and not _why_not(fn, (None, *args), kwargs)
 
 
 def result_type(shape: Any, name: str, where: Where, call: str = "fx.callback") -> Operand:
-    """The type of one result that a function is asked for, by the call of this name."""
+    """The operand type of one result from its shape and dtype. `call`: the public function, for messages."""
     try:
         dims: tuple[Any, ...] = tuple(n if jax.export.is_symbolic_dim(n) else int(n) for n in shape.shape)
         dtype = np.dtype(shape.dtype)

@@ -1,4 +1,4 @@
-"""Checks: conditions that must hold whenever the program gets there."""
+"""Checks: conditions that must hold whenever the program reaches them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHECK = register_effect(Effect("check", domain=PROGRAM))
 
 @described_by("check")
 class Check(Line):
-    """The message of a check. Its records are those of checks that failed."""
+    """The message of a check. Only failed checks have records."""
 
     def line(self, record: Record) -> str:
         return Content.line(self, record)
@@ -53,8 +53,8 @@ class Check(Line):
 
 
 def check_error(record: Record, text: str) -> errors.CheckError:
-    """What a record of a check is raised as, with this text for `place` and `message`. It keeps its message, and none
-    of its values."""
+    """The error of a failed check, from its record and a text with fields `place` and `message`. The error keeps the
+    message but not the record's values."""
     message, grid = errors.beginning(record.text), record.grid or ()
     device = (record.device,) if record.device >= 0 and jax.device_count() > 1 else ()
     shown = map(errors.numbered, ("lane", "device", "grid index"), (record.lane, device, grid))
@@ -69,7 +69,7 @@ def check_error(record: Record, text: str) -> errors.CheckError:
 @_jax.for_users
 def check(
     predicate: Any,
-    fmt: str | None = None,  # it is refused, with what to write
+    fmt: str | None = None,  # None is refused, with an example
     /,
     *args: Any,
     level: int | str | None = None,
@@ -83,25 +83,25 @@ def check(
 ) -> None:
     """Checks that a predicate holds when the program reaches this point. If it does not, that is an error.
 
-    A check that fails is recorded with its message, in program order with prints, and raised as `CheckError` at the
-    next call or barrier, as what callbacks raise is. A check that holds records nothing.
+    A failed check is recorded with its message, in program order with prints, and raised as `CheckError` at the next
+    call or barrier, as exceptions of callbacks are. A check that holds records nothing.
 
-    A failed check ends neither its program nor its program's effects: those after it are evidence of what went wrong.
-    Use `fx.error_if` where a program must not go on.
+    A failed check ends neither its program nor the effects after it, which are evidence of what went wrong. Use
+    `fx.error_if` where a program must not go on.
 
     Args:
         predicate: A boolean, or an array of booleans, all of which must hold. Under `vmap` each lane has a check of its
-            own. What is known while tracing is decided then: True leaves nothing in the program.
+            own. A predicate that is known while tracing is decided then: True leaves nothing in the program.
         fmt: The message, a format as for `fx.print`.
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
             and of other objects the text that they have while tracing.
-        level: How much a failure matters: a number as for `logging`, or a name such as `"warning"`. It is not raised if
-            it is below the level that the logger has when the program gets here. None: no logger leaves it out.
+        level: The level of a failure: a number as for `logging`, or a name such as `"warning"`. The failure is not
+            raised if its level is below the logger's when the program gets here. None: it follows no logger.
         logger: The name of the logger whose level counts, `effects` by default.
         every: A number n: the first failure is raised, and each n-th after it.
-        first: How many failures are raised at most, on each device of a `jax.shard_map`.
-        min_seconds: How many seconds must have passed since the last failure that was raised.
-        when: A boolean, which the program may compute: where it is false nothing is checked.
+        first: The maximum number of failures raised, on each device of a `jax.shard_map`.
+        min_seconds: The minimum number of seconds since the last failure that was raised.
+        when: A boolean, which the program may compute: if it is false, nothing is checked.
         effect: A registered `fx.Effect`, or its name, in place of `check`. Its order domain is then that of the check.
         **kwargs: Values for the format's named fields.
 
@@ -139,7 +139,7 @@ def check_at(
     when: Any = None,
     effect: Effect = CHECK,
 ) -> None:
-    """A check that stands at this line of the user's."""
+    """A check at this line of the user's."""
     holds = truth_of(predicate, where, _all, "fx.check", "all of which must hold", "fx.check(x > 0, 'x = {}', x)")
     operands, leaves, tree = take_arguments(args, kwargs, "fx.check", where, takes_objects=True)
     fmt, leaves, record_fields = check_format("fx.check", fmt, leaves, tree, where)
@@ -160,8 +160,8 @@ def _all(x: Any) -> Any:
 
 
 def truth_of(predicate: Any, where: Where, together: Callable[[Any], Any], call: str, rule: str, example: str) -> Any:
-    """Whether a predicate is true, or what `together` says of an array's: a bool where that is known now, else a scalar
-    of the program's."""
+    """The truth of a predicate, reduced by `together` if it is an array: a bool if it is known now, else a traced
+    scalar."""
     if _jax.is_reference(predicate):
         predicate = predicate[...]  # what it holds now
     if isinstance(predicate, (bool, np.bool_)):
@@ -205,7 +205,7 @@ class End(HostCall):
 
     message: Line = dataclasses.field(kw_only=True)
     all_end: bool = dataclasses.field(kw_only=True, default=False)
-    """Whether all devices of a region come here if the predicate is true on one: those with no lane here end too."""
+    """True if all devices of a region come here if the predicate is true on one: devices with no lane here end too."""
 
     @property
     def title(self) -> str:
@@ -244,21 +244,21 @@ class End(HostCall):
 def error_if(
     x: T,
     predicate: Any,
-    fmt: str | None = None,  # it is refused, with what to write
+    fmt: str | None = None,  # None is refused, with an example
     /,
     *args: Any,
     **kwargs: Any,
 ) -> T:
-    """`x`, or the program ends here: where a predicate is true, the call of the program raises `CheckError`.
+    """Returns `x`, or ends the program here: if a predicate is true, the call of the program raises `CheckError`.
 
-    The program waits at this point, in program order, only if the predicate is true. Effects that come before are
-    carried out, those after are not. What uses the returned value runs only if the program goes on.
+    The program waits at this point, in program order, only if the predicate is true. Effects before this point are
+    carried out, later ones are not. Operations on the returned value run only if the program goes on.
 
-    In a `jax.shard_map` with collectives the devices ask each other, in one collective more, and all end the program if
-    one does. Inside of a `cond` or `while` they do not, since not all devices may come there.
+    In a `jax.shard_map` with collectives the devices reduce the predicate, in an additional collective, and all end the
+    program if one does. Inside of a `cond` or `while` they do not, since not all devices may reach the call.
 
     Args:
-        x: What is returned: a pytree of arrays and numbers. Derivatives pass through.
+        x: A pytree of arrays and numbers, which is returned. Derivatives pass through.
         predicate: A boolean, or an array of booleans, none of which may hold. Under `vmap` each lane has its own.
         fmt: The message, a format as for `fx.print`.
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,

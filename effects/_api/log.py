@@ -55,7 +55,7 @@ RESERVED = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {
     "token",
     "where",
 }
-"""Names that a log record of Python's, or a `Record`, has for itself."""
+"""Names of attributes of Python's log records or of `Record`, which no field may have."""
 
 
 @described_by("event")
@@ -65,7 +65,7 @@ class Event(NativeText):
 
     event: str
     level: int
-    fields: tuple[str, ...]  # their names, in the order in which they were written
+    fields: tuple[str, ...]  # the names of fields, in the order in which they were written
     logger: str = LOGGER.name
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ class Event(NativeText):
 
 
 def _is_configured(of: logging.Logger) -> bool:
-    """Whether Python's logging has a handler for a logger's events. That of absl does not count, since libraries that
-    import absl install it, and not the user."""
+    """True if Python's logging has a handler for a logger's events. The handler of absl does not count: it comes with
+    the import of absl, often by a library, and is not the user's choice."""
     logger: logging.Logger | None = of
     while logger is not None:
         if any(not type(handler).__module__.startswith("absl.") for handler in logger.handlers):
@@ -147,31 +147,31 @@ def log(
 ) -> None:
     """Logs an event with fields when the program reaches this point, in program order.
 
-    Goes to the handlers that `fx.add_handler` added, and to Python's `logging` under the logger `effects`, with the
-    user's file, line and function. As long as `logging` has no handler, an event of the level `logging.INFO` or above
-    is a line of the standard output, unless a handler takes it. An event that the logger does not take, as its level is
-    when the program gets there, is not recorded.
+    The event goes to the handlers that `fx.add_handler` added, and to Python's `logging` under the logger `effects`,
+    with the user's file, line and function. If `logging` has no handler, an event of the level `logging.INFO` or above
+    becomes a line of the standard output, unless a handler takes it. An event below the level that the logger has when
+    the program gets there is not recorded.
 
     Args:
-        event: What happened.
-        *unnamed: There are none: every field has a name.
-        level: How much it matters: a number as for `logging`, or a name such as `"warning"`. It is left out if it is
-            below the level that the logger has when the program gets here.
+        event: The name of the event.
+        *unnamed: None are allowed: every field has a name.
+        level: The level of the event: a number as for `logging`, or a name such as `"warning"`. The event is left out
+            if its level is below the logger's when the program gets here.
         logger: The name of the logger that gets the event, `effects` by default.
-        ordered: Whether the event must come in program order. Unordered events come when they come.
-        per_shard: Whether each shard of sharded arrays is an event of its own, on the device that has it, without
-            gathering. The record has the device and the shard's `index`.
-        every: A number n: the first is logged, and each n-th after it, over loops and calls of the program. A
+        ordered: True if the event must come in program order. An unordered event may come at any time.
+        per_shard: True if each shard of sharded arrays is an event of its own, on the device that has the shard,
+            without a gather. The record has the device and the shard's `index`.
+        every: A number n: the first event is logged, and each n-th after it, over loops and calls of the program. A
             `vmap` counts once for all lanes.
-        first: How many are logged at most, on each device of a `jax.shard_map`.
-        min_seconds: How many seconds must have passed since the last one that was logged. So it depends on time.
-        when: A boolean, which the program may compute: where it is false nothing is logged, as in a `cond`.
+        first: The maximum number of events logged, on each device of a `jax.shard_map`.
+        min_seconds: The minimum number of seconds since the last event that was logged. So it depends on time.
+        when: A boolean, which the program may compute: if it is false, nothing is logged, as in a `cond`.
         effect: A registered `fx.Effect`, or its name, in place of `log`. Its order domain is then that of the event.
         **fields: Pytrees of arrays; strings, numbers and None as they are.
 
     Raises:
-        TypeError, ValueError: while tracing, if the event is not a string, a field not a value or of a name that every
-            record has for itself, or one of `level` to `when` is not as described.
+        TypeError, ValueError: while tracing, if the event is not a string, if a field is not a value or has the name of
+            an attribute of records, or if one of `level` to `when` is not as described.
 
     Example:
         >>> import effects as fx

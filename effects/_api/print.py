@@ -42,25 +42,25 @@ def print(
     program was called.
 
     Args:
-        fmt: A format as for `str.format`. A field `{device}` that is no argument is the device that has the effect
-            (-1 if all have it, or if it is not known), `{lane}` the lane under `vmap`, and in a Pallas kernel `{grid}`
-            is the index of the program in its grid.
+        fmt: A format as for `str.format`. Some fields need no argument: `{device}` is the device that has the effect
+            (-1 if all have it, or if it is not known), `{lane}` is the lane under `vmap`, and in a Pallas kernel
+            `{grid}` is the index of the program in its grid.
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
             and of other objects the text that they have while tracing.
-            Arrays are shown as NumPy arrays, PRNG keys as their key data. `{:stats}` shows least, greatest, mean and
-            norm of an array's finite elements and the shares of zeros and of what is not finite; `{:hist}` a histogram.
-            Of a pytree, such as parameters or gradients, both show a line for each leaf.
-        ordered: Whether the line must come in program order. Unordered lines come when they come.
-        per_shard: Whether each shard of sharded arrays is printed by itself, on the device that has it, without
-            gathering. The line begins with device and index, unless the format has fields `{device}` or `{index}`.
-        level: How much it matters: a number as for `logging`, or a name such as `"warning"`. It is left out if it is
-            below the level that the logger has when the program gets here.
+            Arrays are shown as NumPy arrays, PRNG keys as their key data. `{:stats}` shows minimum, maximum, mean and
+            norm of an array's finite elements and the fractions of zeros and of nonfinite elements; `{:hist}` shows a
+            histogram. Of a pytree, such as parameters or gradients, both show a line for each leaf.
+        ordered: True if the line must come in program order. An unordered line may come at any time.
+        per_shard: True if each shard of sharded arrays is printed by itself, on the device that has it, without a
+            gather. The line begins with device and index, unless the format has fields `{device}` or `{index}`.
+        level: The level of the line: a number as for `logging`, or a name such as `"warning"`. The line is left out if
+            its level is below the logger's when the program gets here.
         logger: The name of the logger whose level counts, `effects` by default.
-        every: A number n: the first is shown, and each n-th after it, over loops and calls of the program. A
+        every: A number n: the first line is shown, and each n-th after it, over loops and calls of the program. A
             `vmap` counts once for all lanes.
-        first: How many are shown at most, on each device of a `jax.shard_map`.
-        min_seconds: How many seconds must have passed since the last one that was shown. So it depends on time.
-        when: A boolean, which the program may compute: where it is false nothing is shown, as in a `cond`.
+        first: The maximum number of lines shown, on each device of a `jax.shard_map`.
+        min_seconds: The minimum number of seconds since the last line that was shown. So it depends on time.
+        when: A boolean, which the program may compute: if it is false, nothing is shown, as in a `cond`.
         effect: A registered `fx.Effect`, or its name, in place of `print`. Its order domain is then that of the line.
         **kwargs: Values for the format's named fields.
 
@@ -89,7 +89,7 @@ def print(
     bind_where(when, operands, site, "fx.print")
 
 
-# Printing what flows backward.
+# Printing cotangents.
 
 T = TypeVar("T")
 
@@ -110,17 +110,17 @@ def print_grad(
     effect: Effect | str | None = None,
     **kwargs: Any,
 ) -> T:
-    """The identity, which prints the cotangent of `x` in the backward pass.
+    """Returns `x`, and prints its cotangent in the backward pass.
 
-    The line comes in program order with the other effects, where the backward pass gets there: after those of the
-    forward pass, and of a loop the last iteration first. Without a backward pass nothing is printed.
+    The line comes in program order, at its place in the backward pass: after the effects of the forward pass, and in a
+    loop the last iteration first. Without a backward pass nothing is printed.
 
     Args:
         fmt: A format as for `fx.print`, whose first argument is the cotangent, in the structure of `x`.
         x: A pytree of arrays. Integers have no cotangent; None stands in their place.
         *args: Further values for the format, of the forward pass.
-        ordered, level, logger, every, first, min_seconds, when, effect: As for `fx.print`. They are of the backward
-            pass, which is what counts there.
+        ordered, level, logger, every, first, min_seconds, when, effect: As for `fx.print`. They apply to the lines of
+            the backward pass.
         **kwargs: Values for the format's named fields, of the forward pass.
 
     Returns:

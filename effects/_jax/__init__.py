@@ -1,7 +1,7 @@
-"""The seam to JAX: every import of its private names, and what differs between JAX 0.10, 0.11 and 0.12.
+"""The seam to JAX: every import of its private names, and the differences between JAX 0.10, 0.11 and 0.12.
 
-No other folder of the project imports `jax._src`. What stands here is either a plain name, or a small function that
-does one thing on every supported version. The modules follow JAX's own. `patches.py` lists what of JAX is changed.
+No other folder of the project imports `jax._src`. Each name here is either JAX's own, or a small function that does
+the same on every supported version. The modules follow JAX's own. `patches.py` lists the changes of JAX.
 """
 
 from jax._src.interpreters import ad as ad

@@ -30,7 +30,7 @@ def physical_key_data(x: Any) -> Any:
 
 
 def with_type(x: Any, aval: Any) -> Any:
-    """A value as one of this type, which its numbers may be of a PRNG key."""
+    """A value with this type: if the type is of PRNG keys, the keys with these numbers."""
     return (
         jax.random.wrap_key_data(x, impl=aval.dtype._impl)
         if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
@@ -39,24 +39,24 @@ def with_type(x: Any, aval: Any) -> Any:
 
 
 zero_tangent = ad_util.zero_from_primal
-"""The tangent of a value that does not depend on what is differentiated."""
+"""The tangent of a value that does not depend on the differentiated argument."""
 
 DEVICE_MEMORY = core.MemorySpace.Device
 
 
 def is_reference(x: Any) -> bool:
-    """Whether this is a mutable reference, such as `jax.new_ref` makes."""
+    """True for a mutable reference, such as `jax.new_ref` makes."""
     return isinstance(getattr(x, "aval", None), AbstractRef)
 
 
 def is_reference_type(aval: Any) -> bool:
-    """Whether this is the type of a mutable reference."""
+    """True for the type of a mutable reference."""
     return isinstance(aval, AbstractRef)
 
 
 def plain_number(x: Any) -> Any:
-    """A number as Python has it, in place of one to which JAX has given a type: functions with rules of their own get
-    such where they are called outside of programs. Anything else as it is."""
+    """Converts a typed number of JAX's to Python's int, float or complex; returns anything else as it is. Functions
+    with custom derivative rules get typed numbers when they are called outside of programs."""
     plain = _PLAIN.get(type(x))
     return x if plain is None else plain(x)
 
@@ -65,8 +65,8 @@ _PLAIN: dict[type, Any] = {literals.TypedInt: int, literals.TypedFloat: float, l
 
 
 def tracer_names() -> set[str]:
-    """What the text of a value that is not known yet begins with: the names of all classes of such values, those of
-    other libraries too, and what JAX shows of some instead."""
+    """The words with which the text of a tracer may begin: the names of all tracer classes, those of other libraries
+    included, and the names that JAX prints in their place."""
     names, classes = {"JitTracer", "GradTracer", "VmapTracer"}, [Tracer]
     while classes:
         names.add(classes[-1].__name__)
@@ -74,26 +74,26 @@ def tracer_names() -> set[str]:
     return names
 
 
-# Jaxprs. Since 0.11 a jaxpr holds its constants; before, a ClosedJaxpr did.
+# Jaxprs. Since JAX 0.11 a jaxpr holds its constants; before, a ClosedJaxpr did.
 
-# `jax.extend.core` has it under its old name in every version, and imports Pallas.
+# `jax.extend.core` has `ClosedJaxpr` in every version, but its import imports Pallas.
 ClosedJaxpr: Any = getattr(core, "ClosedJaxpr", core.Jaxpr)
 
 
 def is_closed(jaxpr: Any) -> bool:
-    """Whether a jaxpr holds its constants; since 0.11 all do."""
+    """True if a jaxpr holds its constants, as all do since JAX 0.11."""
     return isinstance(jaxpr, ClosedJaxpr)
 
 
 def closed_jaxpr(jaxpr: Any, consts: Sequence[Any] = ()) -> Any:
-    """A jaxpr with its constants. The same jaxpr without constants gives the same object again."""
+    """A jaxpr with its constants. For a jaxpr without constants, each call returns the same object."""
     if isinstance(jaxpr, ClosedJaxpr) and not consts:
         return jaxpr
     return ClosedJaxpr(jaxpr, consts) if consts else pe.close_jaxpr(jaxpr)
 
 
 def open_jaxpr(jaxpr: Any) -> Any:
-    """The jaxpr whose constants are its first arguments."""
+    """The jaxpr with its constants turned into its first arguments."""
     if not jaxpr.consts:
         return jaxpr.jaxpr
     return pe.convert_constvars_jaxpr(jaxpr.jaxpr)
@@ -114,14 +114,14 @@ def without_results(jaxpr: Any, count: int) -> Any:
 
 
 def evaluate(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
-    """Evaluates a jaxpr with constants, as it is."""
+    """Evaluates a jaxpr with constants, unchanged."""
     return core.eval_jaxpr(jaxpr.jaxpr, jaxpr.consts, *args)
 
 
 def evaluate_as_typed(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
-    """The same where arguments may vary over more axes of a region than their types in the jaxpr say, as JAX itself
-    gives them to loops. Such a jaxpr becomes a function of its own, inside of which its types hold. It cannot be
-    transposed: it would sum what is not to be."""
+    """Evaluates a jaxpr whose arguments may vary over more mesh axes of a region than their types in the jaxpr say, as
+    JAX itself passes them to loops. The jaxpr is then wrapped in a jitted function, inside of which its types hold. The
+    result cannot be transposed: the transpose would sum over those axes."""
     if any(_varying(typeof(x)) != _varying(aval) for x, aval in zip(args, jaxpr.in_avals, strict=True)):
         jaxpr = trace_to_jaxpr(jit(core.jaxpr_as_fun(jaxpr)), jaxpr.in_avals, like=jaxpr)
     return evaluate(jaxpr, args)
@@ -135,7 +135,7 @@ def _varying(aval: Any) -> frozenset[Any]:
 def bind(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
     """Binds an equation as it is to new arguments; always returns a sequence."""
     bind_params = eqn.primitive.get_bind_params(eqn.params)
-    if isinstance(bind_params, tuple):  # up to 0.10: functions apart from parameters
+    if isinstance(bind_params, tuple):  # up to JAX 0.10, functions are separate from parameters
         subfuns, bind_params = bind_params
         out = eqn.primitive.bind(*subfuns, *args, **bind_params)
     else:
@@ -150,12 +150,12 @@ def interpret(
     applied: Container[int] | None = None,
     once: bool = False,
 ) -> list[Any]:
-    """Evaluates a jaxpr with constants, with `apply(equation, operands)` for each equation. What that binds has the
-    source line, name stack and settings of the equation.
+    """Evaluates a jaxpr with constants, with `apply(equation, operands)` for each equation. New equations that `apply`
+    binds get the source line, name stack and settings of the old one.
 
-    If `applied` is given, the equations at other positions go as they are into the jaxpr that is traced, wherever their
-    operands have the types that they were traced for. To bind them would come to the same and take several times as
-    long. `once`: whether the jaxpr is evaluated once in this trace, so that it takes no longer than it must.
+    If `applied` is given, the equations at other positions are copied into the jaxpr being traced, if their operands
+    have the types that they were traced for. Binding them would give the same equations and take several times as long.
+    `once`: True if the jaxpr is evaluated only once in this trace, which allows a faster copy.
     """
     inner = jaxpr.jaxpr
     environment = Keeping(inner, once)
@@ -185,26 +185,26 @@ def _have_types_of(values: Sequence[Any], variables: Sequence[Any]) -> bool:
 
 
 def without_dead_code(jaxpr: Any) -> Any:
-    """A jaxpr whose constants are its first arguments, without what neither a result nor an effect needs."""
+    """A jaxpr with its constants as its first arguments, after dead code elimination."""
     return closed_jaxpr(pe.dce_jaxpr(open_jaxpr(jaxpr), True, True)[0])
 
 
 def has_state(jaxpr: Any) -> bool:
-    """Whether a jaxpr reads or writes references of the function around it."""
+    """True if a jaxpr reads or writes references of the function around it."""
     return any(isinstance(effect, RefEffect) for effect in jaxpr.effects)
 
 
 OWN_REFERENCE = core.internal_mutable_array_effect
-"""The effect of a jaxpr that makes references of its own. Nothing outside of it sees them."""
+"""The effect of a jaxpr that makes references of its own, which nothing outside of the jaxpr sees."""
 
 
 def has_axis(jaxpr: Any) -> bool:
-    """Whether a jaxpr is for devices or lanes along a named axis, which is around it."""
+    """True if a jaxpr uses a named axis, of devices or lanes, that is bound around it."""
     return any(isinstance(effect, core.NamedAxisEffect) for effect in jaxpr.effects)
 
 
 def argument_names(jaxpr: Any) -> tuple[str, ...]:
-    """What the user calls the inputs of a jaxpr, as far as that is known."""
+    """The user's names of a jaxpr's inputs, as far as they are known."""
     names = jaxpr.jaxpr.debug_info.arg_names or ()
     return tuple(name or "" for name in names) if len(names) == len(jaxpr.in_avals) else ()
 
@@ -214,7 +214,7 @@ jaxprs_in: Callable[[dict[str, Any]], Iterator[Any]] = core.jaxprs_in_params
 
 
 def eqns_in(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a jaxpr and of all that are inside it, those of each once, however often it is called."""
+    """Yields the equations of a jaxpr and of all jaxprs inside it; a jaxpr that is called several times counts once."""
     jaxprs, known = [jaxpr], {jaxpr}
     for each in jaxprs:
         for eqn in each.eqns:
@@ -239,12 +239,12 @@ def with_jaxprs(eqn: Any, change: Callable[[Any], Any]) -> Any:
     return eqn.replace(params=params, effects=effects & frozenset(eqn.effects))
 
 
-# Equations that go into the jaxpr that is traced without the way through JAX's `bind`, which takes several times as
-# long: `jax._src.interpreters.partial_eval`.
+# Equations that are added to the jaxpr being traced without JAX's `bind`, which takes several times as long:
+# `jax._src.interpreters.partial_eval`.
 
 
 def stage(primitive: Any, *operands: Any, **params: Any) -> Any:
-    """What `primitive.bind` returns, for a primitive with several results, no effects and no lowering of its types."""
+    """Binds a primitive, faster than `primitive.bind`: it has several results, no effects and no lowering of types."""
     trace = core.trace_ctx.trace
     if not isinstance(trace, pe.DynamicJaxprTrace):
         return primitive.bind(*operands, **params)
@@ -255,10 +255,10 @@ def stage(primitive: Any, *operands: Any, **params: Any) -> Any:
 
 
 class Keeping(dict[Any, Any]):
-    """The values of a jaxpr's variables, while its equations become part of the jaxpr that is traced."""
+    """The values of a jaxpr's variables, while its equations are copied into the jaxpr being traced."""
 
     def __init__(self, jaxpr: Any, once: bool):
-        """`once`: whether the jaxpr is evaluated once in this trace. Its variables may then be those of the new one."""
+        """`once`: True if the jaxpr is evaluated only once in this trace. Then the new one may share its variables."""
         super().__init__()
         self._trace = core.trace_ctx.trace
         self._around = source_info_util.current_name_stack()
@@ -268,15 +268,15 @@ class Keeping(dict[Any, Any]):
             and not jaxpr.is_high
             and core.current_jaxpr_eqn_context().xla_metadata is None
         )
-        """Whether equations would be the same if they were bound."""
+        """True if copied equations are the same as bound ones."""
 
     def __missing__(self, variable: Any) -> Any:
-        """The value of a variable that is one of the new jaxpr's, too."""
+        """The value of a variable that the new jaxpr shares."""
         return self._trace.var_to_tracer(variable, None)
 
     def keep(self, eqn: Any) -> None:
-        """Makes an equation without effects one of the new jaxpr. Its operands must have the types that it was traced
-        for."""
+        """Copies an equation without effects into the new jaxpr. Its operands must have the types that it was traced
+        with."""
         if not self._keeps_variables:
             source = eqn.source_info
             if self._around.stack:
@@ -306,8 +306,8 @@ class Keeping(dict[Any, Any]):
 
 
 def source_of(*eqns: Any) -> str:
-    """Place and function of the user's code that made an equation, or if that is not known one of those around it, the
-    innermost first."""
+    """The user's line and function that made an equation. `eqns` are the equation and those around it, the innermost
+    first: the first whose source is known counts."""
     for eqn in eqns:
         if (frame := source_info_util.user_frame(eqn.source_info.traceback)) is not None:
             return f"{named_line(frame.file_name, frame.start_line)} ({frame.function_name})"
@@ -349,8 +349,8 @@ def user_frame() -> tuple[str, int, str] | None:
 
 
 def without_first_argument(tree: Any) -> Any:
-    """The structure of `(args[1:], kwargs)`, from that of `(args, kwargs)`. It is made of the structures in that, since
-    a class of the user's may refuse to be made of anything but arrays."""
+    """The structure of `(args[1:], kwargs)`, from that of `(args, kwargs)`. It is built from its child structures and
+    not from an unflattened tree, since a user class may refuse leaves that are not arrays."""
     positional, named = tree.children()
     tuple_of = tree_util.pytree.treedef_tuple
 
@@ -359,5 +359,5 @@ def without_first_argument(tree: Any) -> Any:
 
     try:
         return rest(tree_util.default_registry)
-    except ValueError:  # a structure does not say which registry it belongs to
+    except ValueError:  # of the other registry: a structure has no attribute that says which one it belongs to
         return rest(tree_util.tracing_registry)

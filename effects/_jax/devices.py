@@ -15,12 +15,12 @@ from jax._src.lib import xla_client
 from jax.sharding import PartitionSpec
 
 Array = ArrayImpl
-"""The class of arrays that are there, which tracers are not instances of."""
+"""The class of concrete arrays. Tracers are not instances of it."""
 
 
 def sharding_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The sharding of the first argument that lies on several devices, which are those that run the program; None if
-    there is none. Of a program that is only lowered, arguments may be described."""
+    """The sharding of the first argument that lies on several devices, which then run the program; None if there is
+    none. For a program that is only lowered, arguments may be `jax.ShapeDtypeStruct`s."""
     for x in jax.tree.leaves((args, kwargs)):
         sharding = x.sharding if type(x) in (ArrayImpl, jax.ShapeDtypeStruct) else None
         if sharding is not None and sharding.num_devices > 1:
@@ -30,17 +30,17 @@ def sharding_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def platform_of(device: Any) -> str:
-    """The platform of a device, as programs are lowered for it. A device says "gpu" of itself, whosever it is."""
+    """The platform of a device by the name for lowering: "cuda" or "rocm", where `device.platform` is "gpu"."""
     return getattr(device.client, "_raw_platform", device.platform)
 
 
 def replicated(sharding: Any) -> Any:
-    """What has the whole of an array on each of the devices of a sharding."""
+    """The sharding that replicates an array over the mesh of this sharding."""
     return jax.NamedSharding(sharding.mesh, jax.P())
 
 
 def only_device() -> Any:
-    """The device on which all is computed; None if there are several, of one platform or of different ones."""
+    """The only device, of all platforms; None if there are several."""
     devices = [device for backend in xla_bridge.backends().values() for device in backend.devices()]
     return devices[0] if len(devices) == 1 else None
 
@@ -54,7 +54,7 @@ def default_device() -> Any:
 
 
 def committed_device_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The device that these arguments name, of which none lies on several; None if they name none."""
+    """The device of the first committed argument; None if there is none. No argument may lie on several devices."""
     for x in jax.tree.leaves((args, kwargs)):
         if type(x) is ArrayImpl and x.committed and x.sharding.num_devices == 1:
             return next(iter(x.sharding.device_set))
@@ -62,13 +62,13 @@ def committed_device_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 def is_addressable(where: Any) -> bool:
-    """Whether a device is this process's, or one of a sharding's."""
+    """True if a device, or any device of a sharding, belongs to this process."""
     devices = {where} if isinstance(where, jax.Device) else where.device_set
     return any(device.process_index == jax.process_index() for device in devices)
 
 
 class Placing:
-    """All devices of a sharding, each of which is to have the whole of a small array; or, given a device, that one."""
+    """Copies small arrays to a device, or replicates them to all devices of a sharding."""
 
     def __init__(self, where: Any):
         on_one = isinstance(where, jax.Device)
@@ -77,25 +77,25 @@ class Placing:
         self._committed = not on_one
 
     def place(self, x: np.ndarray) -> Any:
-        """The array on these devices. JAX would do the same, and takes ten times as long."""
+        """The array on these devices, as by `jax.device_put`, which takes ten times as long."""
         aval = core.ShapedArray(x.shape, x.dtype)
         copies = [x] * len(self._devices)
-        with jax.transfer_guard_host_to_device("allow"):  # it is no transfer of the user's
+        with jax.transfer_guard_host_to_device("allow"):  # the guard is for the user's transfers; this one is ours
             return xla_client.batched_device_put(aval, self._sharding, copies, self._devices, self._committed)
 
 
-# Where values lie, as their types say: `jax.memory` and explicit shardings.
+# The placement of values in their types: `jax.memory` and explicit shardings.
 
 
 class Placement(NamedTuple):
-    """Another memory than the device's, or an explicit sharding; None where there is neither."""
+    """The memory of a value, if not the device's, and its explicit sharding, if it has one; else None."""
 
     memory: Any
     spec: Any
 
 
 def take_placement(x: Any) -> tuple[Any, Placement]:
-    """A value in the device's memory and whole, and where it was."""
+    """Moves a value to the device's memory and replicates it; returns it with its former placement."""
     type_ = jax.typeof(x)
     memory = None if type_.memory_space == jax.memory.Space.Device else type_.memory_space
     sharding = type_.sharding
@@ -108,7 +108,7 @@ def take_placement(x: Any) -> tuple[Any, Placement]:
 
 
 def place(x: Any, placement: Placement) -> Any:
-    """The value where it was."""
+    """Moves a value back to a placement."""
     if placement.spec is not None:
         x = jax.sharding.reshard(x, placement.spec)
     if placement.memory is not None:
@@ -126,7 +126,7 @@ def coordination_service() -> Any:
 
 
 def run_id() -> str | None:
-    """What all processes of this run have and no other run has; None in a process by itself."""
+    """An identifier of this run, the same in all its processes; None in a process by itself."""
     return None if jax.process_count() == 1 else _agreed_run_id()
 
 
@@ -140,8 +140,8 @@ def _agreed_run_id() -> str:
 
 @functools.cache
 def device_places(platform: str) -> dict[int, int]:
-    """The places in `jax.devices()` of a platform's devices, by the numbers that XLA gives handlers for them; none
-    where the number is the place. Of GPUs, whose numbers are each process's own, those of this process."""
+    """The places in `jax.devices()` of a platform's devices, by the numbers that XLA gives to handlers; empty if the
+    number is the place. XLA numbers GPUs within each process, so only this process's GPUs are included."""
     if platform == "cpu":
         several = jax.process_count() > 1
         return {device.id: place for place, device in enumerate(jax.devices(platform))} if several else {}
@@ -155,7 +155,7 @@ def device_places(platform: str) -> dict[int, int]:
 
 @functools.cache
 def host_device() -> int:
-    """The number of the device on whose behalf this process's host publishes."""
+    """The number of the device in records that the host of this process publishes."""
     return 0 if jax.process_count() == 1 else jax.local_devices(backend="cpu")[0].id
 
 
@@ -166,8 +166,8 @@ def has_one_device() -> bool:
 
 
 def own_devices(ctx: Any, devices: int) -> int | None:
-    """How many of the devices that run this program are this process's; None if it is not known which devices run it.
-    `devices`: how many run it in all."""
+    """The number of this program's devices that belong to this process; None if the devices are not known. `devices`:
+    the number of the program's devices in all processes."""
     if jax.process_count() == 1:
         return devices
     assigned = _assigned_devices(ctx)
@@ -175,7 +175,7 @@ def own_devices(ctx: Any, devices: int) -> int | None:
 
 
 def processes_of(ctx: Any) -> tuple[int, ...]:
-    """The processes whose devices run this program; none if that is not known."""
+    """The processes whose devices run this program; empty if the devices are not known."""
     if jax.process_count() == 1:
         return (0,)
     assigned = _assigned_devices(ctx)
@@ -183,8 +183,8 @@ def processes_of(ctx: Any) -> tuple[int, ...]:
 
 
 def is_within_processes(ctx: Any, axes: tuple[Any, ...]) -> bool:
-    """Whether the devices of the region that is lowered which are different along these axes alone are of one process;
-    False if it is not known which devices they are."""
+    """True if in the region being lowered devices that differ only along these axes belong to one process; False if
+    the devices are not known."""
     if jax.process_count() == 1:
         return True
     mesh = getattr(ctx.module_context.axis_context, "mesh", None)

@@ -31,8 +31,8 @@ _SHARDINGS = ("in_shardings", "out_shardings")
 
 
 def options_of_jit(jitted: Any) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-    """The function and the options that `jax.jit` was given, those that change what a call means or keeps alive; None
-    if `jitted` is nothing that it has returned."""
+    """The function that `jax.jit` was given, and those of its options that change the meaning or the lifetimes of a
+    call; None if `jitted` does not come from `jax.jit`."""
     if not isinstance(jitted, PjitFunction):
         return None
     info: Any = jitted._jit_info
@@ -47,8 +47,8 @@ def options_of_jit(jitted: Any) -> tuple[Callable[..., Any], dict[str, Any]] | N
 
 
 def arguments_of_jit(jitted: Any) -> dict[str, tuple[Any, ...]]:
-    """Which arguments are static, and which are donated, by number and by name, of what `jax.jit` has returned: it has
-    inferred the ones from the others. Negative numbers count from the end of a call's arguments."""
+    """The static and donated arguments of a jitted function, by number and by name: `jax.jit` infers the names from the
+    numbers, and the numbers from the names. Negative numbers count from the end of a call's arguments."""
     return {name: getattr(jitted._jit_info, name) for name in _ARGUMENTS}
 
 
@@ -59,14 +59,14 @@ def guarded_jit(
     otherwise: Any,
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
 ) -> Any:
-    """What is called as `jitted` is, with fast paths of its own, for some arguments.
+    """Wraps a jitted function: the result is called as `jitted` is, for some arguments, with fast paths of its own.
 
     Args:
-        jitted: What `jax.jit` has returned.
-        key: The fast paths are kept for it. Where jit is disabled it is called.
-        takes: Asked for arguments of a new kind: whether `jitted` is called with them.
-        otherwise: What is returned where it is not.
-        around: A context in which it is traced and compiled.
+        jitted: A function that `jax.jit` has returned.
+        key: The function under which the fast paths are cached. It is called where jit is disabled.
+        takes: Called with each new kind of arguments; returns True if `jitted` is called with them.
+        otherwise: The result where `takes` returns False.
+        around: Returns the context in which `jitted` is traced and compiled.
     """
 
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
@@ -89,7 +89,7 @@ debug_print_p = debugging.debug_print_p
 io_callback_p = jax_callback.io_callback_p
 
 callback_primitives = (debug_print_p, debug_callback_p, io_callback_p)
-"""Those of JAX's own callbacks that have effects."""
+"""The primitives of JAX's own callbacks that have effects."""
 
 _EFFECTS = (
     debugging.DebugEffect,
@@ -99,40 +99,40 @@ _EFFECTS = (
 )
 
 binding_callbacks = jax.make_user_context(None)
-"""How JAX's own callbacks are bound: None, as JAX does. It is part of the keys of JAX's caches, so that a function
-which was traced with another value is traced again."""
+"""The binder of JAX's own callbacks; None: JAX's. It is part of the keys of JAX's caches, so that a function that was
+traced with another value is traced again."""
 
 
 def has_callbacks_of_jax(holder: Any) -> bool:
-    """Whether a jaxpr or an equation shows the effects of JAX's own callbacks."""
+    """True if a jaxpr or an equation has the effects of JAX's own callbacks."""
     return any(isinstance(effect, _EFFECTS) for effect in holder.effects)
 
 
 def is_callback_effect(effect: JaxEffect) -> bool:
-    """Whether it is the effect of a callback of JAX's own."""
+    """True for the effect of a callback of JAX's own."""
     return isinstance(effect, _EFFECTS)
 
 
 def left_to_jax() -> Any:
-    """A context in which callbacks of JAX's own are bound as JAX does."""
+    """A context in which JAX itself binds its callbacks."""
     return binding_callbacks(None)
 
 
 def is_ordered(effect: JaxEffect) -> bool:
-    """Whether JAX orders this effect."""
+    """True if JAX orders this effect."""
     return jax_effects.ordered_effects.contains(effect)
 
 
 def is_left_to_jax() -> bool:
-    """Whether what is bound now is JAX's in any case: it runs at once, or is being lowered."""
+    """True if a callback bound now is left to JAX: it runs at once, or is being lowered."""
     return core.trace_ctx.trace is core.eval_trace or ir.Context.current is not None
 
 
 @contextlib.contextmanager
 def callback_context(x64: bool, primitive: Any = None) -> Iterator[Callable[[Any], jax.Array]]:
-    """What JAX puts around the function of a callback, and what makes an array of JAX's of a NumPy array for it.
+    """The context in which JAX calls a callback's function; yields the conversion of its arguments from NumPy arrays.
 
-    What the function raises is logged as JAX logs it for a callback of this primitive.
+    An exception of the function is logged as JAX logs it for a callback of this primitive.
     """
     device = jax.local_devices(backend="cpu")[0]
     with (
@@ -155,11 +155,11 @@ _LOGGED = {
     debug_callback_p: (debugging.logger, "jax.debug.callback"),
     io_callback_p: (jax_callback.logger, "jax.io_callback"),
 }
-"""Where JAX logs what a function of this primitive has raised, and the name that the message gives the callback."""
+"""The logger to which JAX reports exceptions in callbacks of this primitive, and the callback's name in the message."""
 
 
 def logs_failures(primitive: Any) -> bool:
-    """Whether what the function of such a callback raises is logged as JAX logs it."""
+    """True if JAX logs the exceptions of callbacks of this primitive, and so does this library."""
     return primitive in _LOGGED
 
 
@@ -167,7 +167,7 @@ def logs_failures(primitive: Any) -> bool:
 def _putting_on(device: Any) -> Callable[[Any], jax.Array]:
     sharding = jax.sharding.SingleDeviceSharding(device)
 
-    def put(x: Any) -> jax.Array:  # `jax.device_put` takes six times as long to get there
+    def put(x: Any) -> jax.Array:  # `jax.device_put` does the same and takes six times as long
         return xla_client.batched_device_put(_aval(x.shape, x.dtype), sharding, [x], [device])
 
     return put
@@ -179,7 +179,7 @@ def _aval(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def user_function(callback: Any) -> Any:
-    """The user's function in the flat one that JAX made of it, or that one."""
+    """The user function inside JAX's flat function; the flat function itself if none is found."""
     if isinstance(callback, jax_callback._FlatCallback):
         return callback.callback_func
     code, cells = getattr(callback, "__code__", None), getattr(callback, "__closure__", None)
@@ -189,7 +189,7 @@ def user_function(callback: Any) -> Any:
 
 
 def log_callback(params: dict[str, Any]) -> Callable[..., Any]:
-    """The flat function by which JAX logs what `jax.debug.log` says, from the equation's parameters."""
+    """The flat function by which JAX carries out a `jax.debug.log`, from the equation's parameters."""
     log = functools.partial(
         debugging._format_print_callback,
         params["fmt"],
@@ -217,37 +217,37 @@ def lower_as_callback(
     )
     if ordered:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({order: token})))
-    # Where all that such a call returns is all that a loop carries, XLA takes the loop's body for one that changes
-    # nothing. The barrier keeps the two apart.
+    # If the results of such a call were exactly the carry of a while loop, XLA would take the body for the identity and
+    # delete the loop. The optimization barrier prevents that.
     return mlir.hlo.OptimizationBarrierOp(results).results if results else results
 
 
-# The tokens between the programs that JAX dispatches, `jax._src.dispatch`, and where JAX's code waits for XLA.
+# The tokens between the programs that JAX dispatches: `jax._src.dispatch`.
 
 jax_tokens = dispatch.runtime_tokens
-"""`current_tokens` of it: those of programs with ordered effects that this thread dispatched outside `effects.jit`."""
+"""JAX's tokens of this thread. `current_tokens`: of programs with ordered effects dispatched outside `effects.jit`."""
 
 
 def block_until_token(token: Any) -> None:
-    """Waits for a token of JAX's. What its program raised, the program's results say."""
+    """Waits for a token of JAX's. An error of its program is suppressed here: the program's results raise it."""
     with contextlib.suppress(Exception):
         token.block_until_ready()
 
 
 def is_token_ready(token: Any) -> bool:
-    """Whether a token of JAX's is there."""
+    """True if a token of JAX's is ready."""
     return token._buf.is_ready()
 
 
 def unordered_tokens() -> list[Any]:
-    """The newest token of each device, of the programs that this thread dispatched with unordered effects of JAX's."""
+    """The newest token of each device, for programs with unordered effects of JAX's that this thread dispatched."""
     return list(jax_tokens.output_runtime_tokens.values())
 
 
 def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
     """Drops this thread's tokens of programs that have failed with an error that this library raises itself.
 
-    JAX would raise it in the next program that takes the token, and again when the process ends.
+    JAX would raise the error again in the next program that takes the token, and when the process ends.
     """
     for tokens in (jax_tokens.current_tokens, jax_tokens.output_runtime_tokens):
         for key, token in list(tokens.items()):
@@ -258,13 +258,13 @@ def forget_failed_tokens(is_ours: Callable[[str], bool]) -> None:
                     del tokens[key]
 
 
-# What is registered in JAX's tables for things that are ours: types of effects, primitives, parameters, folders.
+# Registrations in JAX's tables for our own types of effects, primitives, parameters and folders.
 #
-# Nothing of JAX's own behaves differently because of these. What does is in `patches.py`.
+# They leave the behaviour of JAX's own code alone. Changes of that are in `patches.py`.
 
 
 def register_effect_types(types: Sequence[type], *, ordered: type) -> None:
-    """Tells JAX of classes of effects: they may appear everywhere, and be lowered."""
+    """Registers classes of effects with JAX: they may appear everywhere, and be lowered."""
     for type_ in types:
         jax_effects.lowerable_effects.add_type(type_)
         jax_effects.partial_eval_kept_effects.add_type(type_)
@@ -276,8 +276,8 @@ def register_effect_types(types: Sequence[type], *, ordered: type) -> None:
 
 
 def infer_types_each_time(primitive: Primitive) -> None:
-    """Lets an equation's types and effects be inferred when it is traced. JAX remembers them by the parameters, which
-    costs more where these differ between any two equations."""
+    """Makes JAX infer types and effects for each equation. By default JAX caches them by the parameters, which costs
+    more if no two equations have the same parameters."""
 
     def stage(trace: Any, source_info: Any, *tracers: Any, **params: Any) -> list[Any]:
         avals, effects = primitive.abstract_eval(*(tracer.aval for tracer in tracers), **params)
@@ -287,26 +287,26 @@ def infer_types_each_time(primitive: Primitive) -> None:
 
 
 def hold_weakly_in_caches(type_: type) -> None:
-    """Lets JAX's caches refer weakly to parameters of this type, as they do to functions and jaxprs."""
+    """Makes JAX's caches hold parameters of this type weakly, as they hold functions and jaxprs."""
     weakref_cache_key_types.add(type_)
 
 
 def need_devices(primitives: Sequence[Primitive]) -> None:
-    """Lets programs with these be lowered for the devices that they are to run on, where there are several processes.
-    Else JAX lowers a program for any so many devices."""
+    """Makes JAX lower programs with these primitives for the devices that run them, if there are several processes.
+    By default JAX lowers a program for a number of devices only."""
     if jax.process_count() > 1:
         dispatch.prim_requires_devices_during_lowering.update(primitives)
 
 
 rules_in_eager_regions = shard_map.eager_rules
-"""By primitive, what a `jax.shard_map` outside of jit does: a function of (mesh, *values, **params). Each value holds a
-row for each device."""
+"""By primitive, its implementation in a `jax.shard_map` outside of jit: a function of (mesh, *values, **params). Each
+value has a row for each device."""
 
 
 def register_ffi_type(name: str, type_id: Any, type_info: Any, platform: str = "cpu") -> None:
-    """Registers the type of what a loaded program keeps between calls of a handler."""
-    # JAX registers what was asked for before there is a backend when it makes one, handlers first and types second. But
-    # a handler wants its type to be there, so we make JAX register types at once.
+    """Registers the type of the state that a loaded program keeps between calls of a handler."""
+    # JAX defers registrations until there is a backend, and then registers handlers before types. But a handler needs
+    # its type to be registered first, so JAX is made to register types at once.
     if platform == "cpu":
         xla_client.register_custom_type_handler(platform, xla_client._xla.register_custom_type)
     jax.ffi.register_ffi_type(name, {"type_id": type_id, "type_info": type_info}, platform=platform)

@@ -1,4 +1,4 @@
-"""Kernels with one output more, which is the log of their effects, and the devices that they are compiled for."""
+"""Kernels with an additional output, the log of their effects, and the targets that kernels are compiled for."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from effects._jax.lowering import platforms_of
 from effects._jax.pallas import HIDDEN, is_simulated, named_inputs, trace_kernel
 
 LOG = f"{HIDDEN}log"
-"""What the output is called."""
+"""The name of the output."""
 
 SIMULATION, TRITON, MOSAIC_GPU, MOSAIC_TPU = "a simulation", "Triton", "Mosaic GPU", "Mosaic for TPUs"
 
 
 def kernel_target(ctx: Any, params: dict[str, Any]) -> str:
-    """For what a kernel is lowered in this context."""
+    """The target that a kernel is lowered for in this context."""
     if is_simulated(params):
         return SIMULATION
     if "tpu" in platforms_of(ctx):
@@ -35,15 +35,15 @@ def kernel_target(ctx: Any, params: dict[str, Any]) -> str:
 
 
 def kernel_name(params: dict[str, Any]) -> str:
-    """What the user calls the kernel."""
+    """The user's name of the kernel."""
     return params.get("name") or closed_jaxpr(params["jaxpr"]).jaxpr.debug_info.func_name
 
 
 def grid_index_of_kernel(params: dict[str, Any], prefix: str) -> list[int | None]:
-    """Which axes of the grid say where a program is, as its effects show it.
+    """The axes of the grid that make up a program's index in records.
 
-    First come the lanes that inputs with names that begin so are for, the last of them outermost. None stands for one
-    whose input says it by itself, since JAX loops around the kernel.
+    Axes of lanes come first, one for each input whose name has this prefix, in reverse. None stands for an axis that is
+    not in the grid, since JAX loops around the kernel: the input's value is then the lane.
     """
     mapping = params["grid_mapping"]
     lanes = [_axis_of_block(mapping, at - mapping.num_index_operands) for at in named_inputs(params, prefix)]
@@ -51,23 +51,23 @@ def grid_index_of_kernel(params: dict[str, Any], prefix: str) -> list[int | None
 
 
 def _axis_of_block(mapping: Any, position: int) -> int | None:
-    """The axis of the grid whose index is part of that of a program's block of an input."""
+    """The axis of the grid whose index is part of the block index of an input; None if there is none."""
     index_map = closed_jaxpr(mapping.block_mappings[position].index_map_jaxpr).jaxpr
     axes = enumerate(index_map.invars[: len(mapping.grid)])
     return next((axis for axis, index in axes if any(index is block for block in index_map.outvars)), None)
 
 
 def has_log(params: dict[str, Any]) -> bool:
-    """Whether `with_log` has added the output to a kernel."""
+    """True if `with_log` has added the output to a kernel."""
     blocks = params["grid_mapping"].block_mappings
     return bool(blocks) and blocks[-1].origin == LOG
 
 
 def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[..., Sequence[Any]]) -> dict[str, Any]:
-    """The parameters of a kernel with one output more behind the others: an `int32[programs, 1, width]`, of which each
-    program of the grid has a row.
+    """The parameters of a kernel with an additional last output: an `int32[programs, 1, width]` with a row for each
+    program of the grid.
 
-    `fun(log, *references)` gets the reference of a row, an `int32[1, width]`.
+    `fun(log, *references)` gets the reference of the program's row, an `int32[1, width]`.
     """
     mapping = params["grid_mapping"]
     programs = math.prod(mapping.grid)
@@ -87,7 +87,7 @@ def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[...,
         vmapped_dims=mapping.vmapped_dims,
     )
     blocks = mapping.block_mappings
-    if target == MOSAIC_TPU:  # which reads numbers from there only
+    if target == MOSAIC_TPU:  # it reads scalars from SMEM only
         blocks = [_in_space(each, space) if each.origin.startswith(HIDDEN) else each for each in blocks]
     first = mapping.num_index_operands
     at = first + len(blocks)
@@ -119,7 +119,7 @@ def _linear(index: Sequence[Any], grid: Sequence[int]) -> Any:
 
 
 def _log_space(target: str) -> Any:
-    """The memory in which a program has its part of the log, and other numbers of ours."""
+    """The memory of a program's row of the log, and of the other hidden inputs."""
     if target == MOSAIC_TPU:
         from jax._src.pallas.mosaic import core as mosaic
 

@@ -1,4 +1,4 @@
-"""What is asked of kernels where Pallas may not have been imported. There are none then."""
+"""Questions about kernels that do not import Pallas. If Pallas has not been imported, there are no kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 
 
 def is_in_kernel() -> bool:
-    """Whether what is traced now is a kernel, or the index map of one of its blocks."""
+    """True while a kernel, or the index map of one of its blocks, is being traced."""
     core = sys.modules.get("jax._src.pallas.core")
     if (context := getattr(core, "_grid_context", None)) is not None:  # since 0.12
         return context.value is not None
@@ -25,24 +25,24 @@ def mesh_kernel_primitive() -> Any:
     return sys.modules[MESH_KERNELS].mpmd_map_p
 
 
-# How kernels are treated beside what their calls say: one value, which is part of the keys of JAX's caches.
+# Options of kernels beyond the parameters of their calls: one value, which is part of the keys of JAX's caches.
 #
-# A function that was traced with another value is traced again. All of it is one context, since JAX hashes and compares
-# every context at every dispatch, whatever is dispatched. For the same reason the value is None where nothing is set,
-# and else a tuple.
+# A function that was traced with another value is traced again. All options are one context, since JAX hashes and
+# compares every context at every dispatch, whatever is dispatched. For the same reason the value is None, and not a
+# tuple, if no option is set.
 
 
 class KernelOptions(NamedTuple):
-    """How kernels are treated where they are traced now."""
+    """The options of kernels that are traced now."""
 
     visit: Any = None
-    """The order in which the grids of simulated kernels are visited, and their count; None: as they say."""
+    """The order in which the grids of simulated kernels are visited, and their count; None: the grid's own order."""
     checks_bounds: bool = False
-    """Whether simulated kernels check their accesses."""
+    """True if simulated kernels check the bounds of their accesses."""
     logs_simulated: bool = False
-    """Whether kernels that JAX simulates have logs as compiled ones have, so that tests see what these would record."""
+    """True if kernels that JAX simulates have logs as compiled ones have, so that tests see the same records."""
     grown_to: int = 0
-    """In a function whose kernels' logs had too little room: the words that logs had needed by then."""
+    """In a function whose kernels' logs were too small: the number of words that logs have needed so far."""
 
 
 _DEFAULT = KernelOptions()
@@ -50,17 +50,17 @@ _context = jax.make_user_context(None)
 
 
 def kernel_options() -> KernelOptions:
-    """What is in force."""
+    """The options in force."""
     return _context.value or _DEFAULT
 
 
 def with_kernel_options(**parts: Any) -> Any:
-    """A context of this thread in which these parts are so, and the others as around it."""
+    """A context of this thread that sets these options and inherits the others."""
     return _context(_with(_context.value, parts))
 
 
 def set_kernel_options(**parts: Any) -> None:
-    """Sets these parts for all threads, and in the context that this thread is in, until that ends."""
+    """Sets these options for all threads, and in this thread's current context until that ends."""
     _context.set_global(_with(_context.get_global(), parts))
     if (inner := _with(_context.value, parts)) != _context.value:
         _context(inner).__enter__()

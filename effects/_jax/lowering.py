@@ -26,7 +26,7 @@ replicated_hlo_sharding = xla_client.HloSharding.replicate()
 
 
 def is_tiled(sharding: Any, together: int) -> bool:
-    """Whether an array is cut into parts, and not along the first axes, which stay `together`."""
+    """True if a sharding partitions an array, but not along its first `together` axes."""
     if not sharding.is_tiled() or sharding.is_manual() or sharding.is_maximal() or sharding.is_unreduced():
         return False
     if any(kind != xla_client.OpSharding.Type.REPLICATED for kind in sharding.subgroup_types()):
@@ -35,12 +35,12 @@ def is_tiled(sharding: Any, together: int) -> bool:
 
 
 def write_sharding(aval: Any) -> str:
-    """How an array lies by its type, as text."""
+    """The sharding in an array's type, as text."""
     return aval.sharding._to_xla_hlo_sharding(aval.ndim).to_proto().SerializeToString().hex()
 
 
 def read_sharding(text: str) -> Any:
-    """What `write_sharding` has written."""
+    """The sharding in a text of `write_sharding`."""
     proto = xla_client.OpSharding()
     proto.ParseFromString(bytes.fromhex(text))
     return xla_client.HloSharding.from_proto(proto)
@@ -53,7 +53,7 @@ def element_type(shape: Any) -> str:
 
 
 def call_partitioned(ctx: Any, target: str, operands: Sequence[Any], said: str) -> Sequence[Any]:
-    """Calls a target that XLA's partitioner asks us about; see `register_partitioner`."""
+    """Calls a target that XLA's partitioner replaces; see `register_partitioner`."""
     return mlir.custom_call(
         target,
         operands=operands,
@@ -64,8 +64,8 @@ def call_partitioned(ctx: Any, target: str, operands: Sequence[Any], said: str) 
 
 
 def register_partitioner(target: str, partition: Callable[..., Any]) -> None:
-    """`partition(operands' shapes, their shardings, result's shape, its sharding, what the call says)` gives what each
-    device does in place of a call of this target. Results are the same on all devices."""
+    """Registers the function by which XLA's partitioner replaces calls of a target. `partition(operands' shapes, their
+    shardings, result's shape, its sharding, `said`)` returns each device's code. Results must be replicated."""
     register = functools.partial(
         xla_client.register_custom_call_partitioner,
         name=target,
@@ -75,19 +75,19 @@ def register_partitioner(target: str, partition: Callable[..., Any]) -> None:
         can_side_effecting_have_replicated_sharding=True,
     )
     register()
-    xla_bridge.register_plugin_callbacks(register)  # a GPU's plugin has a compiler of its own
+    xla_bridge.register_plugin_callbacks(register)  # a GPU plugin has its own compiler
 
 
 # Meshes, and per-device regions of them: `jax._src.shard_map` and `jax._src.mesh`.
 
 
 def boolean() -> Any:
-    """The type of a predicate, the same on all devices of the mesh that is in force, if one is."""
+    """The type of a predicate, replicated over the current mesh, if there is one."""
     return ShapedArray((), bool, sharding=core.get_cur_mesh_sharding(jax.sharding.PartitionSpec()))
 
 
 def per_device(aval: Any, same_along: Iterable[Any] = ()) -> Any:
-    """The type of what may differ between the devices of the region that is traced, if one is, but along some axes."""
+    """The type of a value that may vary over all axes of the region being traced, if any, except `same_along`."""
     axes = jax.sharding.get_abstract_mesh().manual_axes
     if not axes:
         return aval
@@ -97,14 +97,14 @@ def per_device(aval: Any, same_along: Iterable[Any] = ()) -> Any:
 
 
 def as_per_device(x: Any) -> Any:
-    """A value that is the same on all devices of the region that is traced, if one is, as one that need not be."""
+    """Casts a value to the type of values that vary over all axes of the region being traced, if there is one."""
     same_along = axes_of_same(x)
     return jax.lax.pcast(x, same_along, to="varying") if same_along else x
 
 
 def as_of_first(x: Any, same_along: tuple[Any, ...]) -> Any:
-    """A value that is the same on all devices along these axes as one that the first of them has, and the others zeros:
-    the sum of what they have is what there was."""
+    """Keeps a value that is replicated along these axes on the first device only, with zeros on the others, so that the
+    sum over the axes is the value."""
     if not same_along:
         return as_per_device(x)
     x, is_first = as_per_device(x), as_per_device(jax.lax.axis_index(same_along) == 0)
@@ -112,17 +112,17 @@ def as_of_first(x: Any, same_along: tuple[Any, ...]) -> Any:
 
 
 def axes_of_same(x: Any) -> tuple[Any, ...]:
-    """The axes of the region that is traced along which a value is the same on all devices, if JAX checks that."""
+    """The axes of the region being traced over which a value does not vary, as far as JAX checks (`check_vma`)."""
     return tuple(sorted(per_device(core.typeof(x)).manual_axis_type.varying - core.typeof(x).manual_axis_type.varying))
 
 
 def differs(aval: Any) -> bool:
-    """Whether a value of a per-device region differs between devices. Its type says so if JAX checks that."""
+    """True if the type of a value in a per-device region varies over an axis; False for all if JAX does not check."""
     return bool(aval.manual_axis_type.varying)
 
 
 def is_collective(eqn: Any) -> bool:
-    """Whether devices talk to each other in this equation."""
+    """True if this equation is a collective, in which devices exchange values."""
     if not any(isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects):
         return False
     return eqn.primitive is not jax.lax.axis_index_p and not any(jaxprs_in(eqn.params))
@@ -138,7 +138,7 @@ def region_axes(mesh: Any, newly_manual_axes: Any) -> tuple[dict[Any, int], dict
 
 @contextlib.contextmanager
 def inside_region(mesh: Any, newly_manual_axes: Any, check_vma: bool) -> Iterator[None]:
-    """Whatever is traced meanwhile is part of such a region."""
+    """A context in which tracing takes place inside such a region."""
     inner = mesh.abstract_mesh.update_axis_types(dict.fromkeys(newly_manual_axes, jax.sharding.AxisType.Manual))
     sizes = list(region_axes(mesh, newly_manual_axes)[0].items())
     with core.extend_axis_env_nd(sizes), jax.sharding.use_abstract_mesh(inner), jax_config._check_vma(check_vma):
@@ -146,20 +146,20 @@ def inside_region(mesh: Any, newly_manual_axes: Any, check_vma: bool) -> Iterato
 
 
 def is_in_region_over_some_axes() -> bool:
-    """Whether devices are replicas of each other in the region that is traced, if one is."""
+    """True if the region being traced is over some axes of its mesh only, so that devices have replicas."""
     mesh = jax.sharding.get_abstract_mesh()
     return bool(mesh.manual_axes) and bool(region_axes(mesh, ())[1])
 
 
 def automatic_devices(ctx: Any) -> int:
-    """How many devices run this program where XLA's partitioner decides what of it runs where; else 0."""
+    """The number of devices that run this program if XLA's partitioner distributes it; else 0."""
     axis_context = ctx.module_context.axis_context
     devices = getattr(axis_context, "num_devices", 1)
     return devices if devices > 1 and not getattr(axis_context, "manual_axes", None) else 0
 
 
 def is_for_several_devices(ctx: Any) -> bool:
-    """Whether several devices run this program."""
+    """True if several devices run this program."""
     axis_context = ctx.module_context.axis_context
     mesh, axis_env = getattr(axis_context, "mesh", None), getattr(axis_context, "axis_env", None)
     devices = mesh.size if mesh is not None else axis_env.nreps if axis_env is not None else axis_context.num_devices
@@ -167,12 +167,12 @@ def is_for_several_devices(ctx: Any) -> bool:
 
 
 def devices_of_region(ctx: Any) -> int:
-    """How many devices the region is over that is lowered, replicas included."""
+    """The number of devices of the region being lowered, replicas included."""
     return ctx.module_context.axis_context.mesh.size
 
 
 def replicas_per_group(ctx: Any) -> int:
-    """In a region over some axes of its mesh: how many replicas a replica group has; elsewhere 0."""
+    """The number of replicas in a replica group of a region over some axes of its mesh; elsewhere 0."""
     axis_context = ctx.module_context.axis_context
     by_device = getattr(axis_context, "manual_axes", None)
     if not by_device:
@@ -190,11 +190,10 @@ def call_handler(
     has_side_effect: bool,
     aliases: dict[int, int] | None = None,
 ) -> Sequence[Any]:
-    """Calls a handler of XLA's FFI. `aliases`: which operands are which results. The runtime's own tokens have no
-    memory, and XLA cannot compile for GPUs what gives them an alias, so that these are left out. Operands and results
-    are row-major.
+    """Calls a handler of XLA's FFI. `aliases`: the result that shares the buffer of an operand. Aliases of XLA tokens
+    are dropped, since these have no buffer, and XLA fails to compile them for GPUs. Operands and results are row-major.
 
-    `jax.ffi.ffi_lowering` does the same and more, and takes five times as long; a program may have a great many calls.
+    `jax.ffi.ffi_lowering` does the same and more, and takes five times as long; a program may have very many calls.
     """
     sizes: list[Any] = []
     if not all(core.is_constant_shape(_shape(aval)) for aval in ctx.avals_out):
@@ -222,8 +221,8 @@ def _attributes_of_calls(
     outputs: Sequence[int],
     num_sizes: int,
 ) -> dict[str, Any]:
-    """The attributes that all calls of a handler have which differ in their configuration alone. `inputs`, `outputs`:
-    the ranks of operands and results. `num_sizes`: how many sizes of results come behind the operands."""
+    """The attributes that calls of a handler share if they differ only in their configuration. `inputs`, `outputs`: the
+    ranks of operands and results. `num_sizes`: the number of result sizes that follow the operands."""
     attributes = {
         "call_target_name": ir.StringAttr.get(target),
         "has_side_effect": ir.BoolAttr.get(has_side_effect),
@@ -247,7 +246,7 @@ def _attributes_of_calls(
 
 
 def _row_major(ranks: Sequence[int]) -> Any:
-    """The layouts of values of these ranks: the axes, the one that varies fastest first."""
+    """The row-major layouts of values of these ranks: the axes of each, the fastest varying first."""
     axes = (np.arange(rank, dtype=np.int64)[::-1] for rank in ranks)
     index = ir.IndexType.get()
     return ir.ArrayAttr.get([ir.DenseIntElementsAttr.get(np.ascontiguousarray(each), type=index) for each in axes])
@@ -257,13 +256,13 @@ _GPUS = ("cuda", "rocm")
 
 
 def left_to_host_by(ctx: Any) -> Sequence[str]:
-    """The GPUs' platforms for which `compute_on("device_host")` leaves this part of the program to the host."""
+    """The GPU platforms for which `compute_on("device_host")` moves this part of the program to the host."""
     is_left = getattr(ctx.jaxpr_eqn_ctx, "compute_type", None) == "device_host"
     return [name for name in platforms_of(ctx) if is_left and name in _GPUS]
 
 
 def is_for_export(ctx: Any) -> bool:
-    """Whether the program is lowered to be exported."""
+    """True if the program is lowered to be exported."""
     return ctx.module_context.lowering_parameters.for_export
 
 
@@ -273,19 +272,19 @@ def platforms_of(ctx: Any) -> Sequence[str]:
 
 
 def platforms_here(ctx: Any) -> Sequence[str]:
-    """Those of them that this part of it is lowered for."""
+    """The platforms that the present part of the program is lowered for."""
     return ctx.platforms or platforms_of(ctx)
 
 
 def mask_and_add(x: Any, mask: Sequence[int], added: Sequence[int]) -> Any:
-    """`(x & mask) + added` of an array of `uint32`, where that does anything."""
+    """`(x & mask) + added` of an array of `uint32`; a mask of ones is left out."""
     if any(bits != 0xFFFFFFFF for bits in mask):
         x = hlo.AndOp(x, mlir.ir_constant(np.array(mask, np.uint32))).result
     return hlo.AddOp(x, mlir.ir_constant(np.array(added, np.uint32))).result
 
 
 def added_to(x: Any) -> tuple[Any, np.ndarray | None]:
-    """A value to which a constant has been added, and that; the value itself and None if none has."""
+    """Matches a value `x + constant`: returns `x` and the constant, or the value itself and None."""
     if isinstance(owner := x.owner, ir.Block) or owner.name != "stablehlo.add":
         return x, None
     before, constant = owner.operands
@@ -300,7 +299,7 @@ def missing_platform(ctx: Any) -> str | None:
         return None
     try:
         backend = ctx.module_context.get_backend(optional=True)
-    except RuntimeError:  # JAX knows no such platform here
+    except RuntimeError:  # JAX does not know the platform here
         backend = None
     return platforms[0] if backend is None else None
 
@@ -320,10 +319,10 @@ def _attribute(value: Any) -> Any:
 
 
 def mark_replicated(ctx: Any, op: Any) -> None:
-    """Tells the partitioner that all devices run this operation on the whole value, or all replicas of a group."""
+    """Marks an operation as replicated: all devices, or all replicas of a group, run it on the whole value."""
     if jax.config.jax_use_shardy_partitioner:
         sharding: Any = jax_callback._get_sdy_array_list_for_callbacks(ctx.avals_out)
-        if replicas_per_group(ctx):  # all shardings in a region are of its mesh
+        if replicas_per_group(ctx):  # in a region, all shardings must be over its mesh
             mesh_shape = tuple(ctx.module_context.axis_context.mesh.shape.items())
             each = [array.replace(mesh_shape=mesh_shape, logical_device_ids=None) for array in sharding.shardings]
             sharding = type(sharding)(tuple(each))
@@ -353,7 +352,7 @@ _BESIDE = {"mhlo.frontend_attributes": {"token_effects": "beside"}}
 
 
 def with_values_beside(x: Any, values: Sequence[Any]) -> Any:
-    """A value from which `values_beside` finds others, wherever it is passed on as it is within one function."""
+    """Attaches others to a value; `values_beside` finds them wherever the value is passed on in the same function."""
     barrier = hlo.OptimizationBarrierOp([x, *values])
     for name, value in _BESIDE.items():
         barrier.operation.attributes[name] = mlir.ir_attribute(value)
@@ -361,7 +360,7 @@ def with_values_beside(x: Any, values: Sequence[Any]) -> Any:
 
 
 def values_beside(x: Any) -> Sequence[Any] | None:
-    """The values that `with_values_beside` was given; None if that did not make this value."""
+    """The values that `with_values_beside` has attached to a value; None if there are none."""
     owner = x.owner
     if isinstance(owner, ir.Block) or not all(
         name in owner.attributes and owner.attributes[name] == mlir.ir_attribute(value)

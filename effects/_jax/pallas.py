@@ -1,6 +1,7 @@
 """Kernels: `jax._src.pallas`, their grids, and how JAX simulates them.
 
-The import of Pallas loads the rules of kernels, which import this module. So who imports it imports Pallas first.
+The import of Pallas loads the rules of kernels, which import this module. So code that imports this module must import
+Pallas first.
 """
 
 from __future__ import annotations
@@ -37,20 +38,20 @@ _SIMULATED = {
     *(state.get_p, state.swap_p, state.addupdate_p, primitives.load_p, primitives.swap_p),
     *(program_id_p, num_programs_p, run_scoped_p),
 }
-"""What XLA's operations can do for a kernel besides what they do for every program."""
+"""The primitives of kernels that JAX's simulation lowers to XLA's operations, beside those of every program."""
 
 HIDDEN = "effects: "
-"""How the names of those inputs and outputs of a kernel begin that are not the user's."""
+"""The prefix of the names of a kernel's hidden inputs and outputs, which this library adds."""
 
 
 def is_simulated(params: dict[str, Any]) -> bool:
-    """Whether an interpreter of JAX's runs the kernel."""
+    """True if an interpreter of JAX's runs the kernel."""
     return bool(params["interpret"])
 
 
 def visits_in_order(params: dict[str, Any]) -> bool:
-    """Whether an interpreter of JAX's runs the programs of the grid one after the other, in its order. That for TPUs
-    has a thread for each of several cores, and shuffles the parallel axes."""
+    """True if an interpreter of JAX's runs the programs of the grid one after the other, in the grid's order. The
+    interpreter for TPUs may have several cores, each a thread, and it shuffles parallel axes."""
     semantics = getattr(params["compiler_params"], "dimension_semantics", None) or ()
     is_parallel = any(str(getattr(each, "value", each)) == "parallel" for each in semantics)
     interpret = params["interpret"]
@@ -60,22 +61,23 @@ def visits_in_order(params: dict[str, Any]) -> bool:
 
 
 def as_simulated(params: dict[str, Any]) -> dict[str, Any] | None:
-    """The parameters with which JAX simulates a kernel by XLA's own operations, on any device. None if the kernel
-    copies asynchronously, waits for a semaphore, or has a primitive that only its device has."""
+    """The parameters with which JAX simulates a kernel by XLA's own operations, on any device. None if the kernel has
+    asynchronous copies, semaphores, or a primitive that only its own target supports."""
     primitives_in = {eqn.primitive for eqn in eqns_in(closed_jaxpr(params["jaxpr"]).jaxpr)}
     return None if primitives_in - _SIMULATED - mlir._lowerings.keys() else {**params, "interpret": True}
 
 
 def with_races_detected(params: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a kernel of which JAX reports accesses that no wait for a semaphore keeps apart, if its
-    interpreter of kernels for TPUs runs it."""
+    """The parameters of a kernel with JAX's race detection switched on, which only its interpreter of kernels for TPUs
+    has; other kernels keep their parameters."""
     if not hasattr(interpret := params["interpret"], "dma_execution_mode"):
         return params
     return {**params, "interpret": dataclasses.replace(interpret, detect_races=True, dma_execution_mode="eager")}
 
 
 def lines_at_semaphores(frames: Iterable[FrameType | None]) -> Iterator[str]:
-    """The user's line of each wait for a semaphore at which that interpreter stands, among these stacks."""
+    """Yields the user's line of each wait for a semaphore that JAX's interpreter for TPUs is blocked in, among these
+    stacks."""
     for frame in frames:
         while frame is not None:
             if frame.f_code.co_name in ("dma_wait", "semaphore_wait") and "source_info" in frame.f_locals:
@@ -84,12 +86,12 @@ def lines_at_semaphores(frames: Iterable[FrameType | None]) -> Iterator[str]:
 
 
 def index_maps(params: dict[str, Any]) -> Iterator[Any]:
-    """The jaxprs that say which block each program of the grid gets."""
+    """The index maps of a kernel's blocks, as jaxprs."""
     return (mapping.index_map_jaxpr for mapping in params["grid_mapping"].block_mappings)
 
 
 def grid_rank(params: dict[str, Any]) -> int:
-    """The number of axes of the grid, those aside that `vmap` added."""
+    """The number of axes of the grid, without those that `vmap` added."""
     mapping = params["grid_mapping"]
     return len(mapping.grid) - len(mapping.vmapped_dims)
 
@@ -101,19 +103,19 @@ def grid_position(rank: int) -> tuple[list[Any], list[Any]]:
 
 
 def num_prefetched(params: dict[str, Any]) -> int:
-    """How many of a kernel's references are scalars that its index maps take."""
+    """The number of a kernel's prefetched scalars, which its index maps take too."""
     return params["grid_mapping"].num_index_operands
 
 
 def needs_loop_over_lanes(params: dict[str, Any], args: Sequence[Any], dims: Sequence[int | None]) -> bool:
-    """Whether lanes cannot be an axis of the kernel's grid: they differ in its size, or in where blocks stand."""
+    """True if lanes cannot be an axis of the kernel's grid, since grid sizes or prefetched scalars differ by lane."""
     mapping = params["grid_mapping"]
     count = mapping.num_dynamic_grid_bounds + mapping.num_index_operands
     return any(dim is not None and x.shape[dim] > 1 for x, dim in zip(args[:count], dims[:count], strict=True))
 
 
 def with_note(params: dict[str, Any], key: str) -> dict[str, Any]:
-    """The parameters of a kernel with a note in its metadata. JAX hands metadata on whatever it makes of a kernel."""
+    """The parameters of a kernel with a note in its metadata, which JAX keeps through transformations of the kernel."""
     return {**params, "metadata": frozen_dict.FrozenDict({**(params["metadata"] or {}), key: "1"})}
 
 
@@ -127,9 +129,9 @@ def block_starts(
     prefetched: Sequence[Any],
     evaluate: Callable[[Any, Sequence[Any]], Sequence[Any]],
 ) -> Iterator[tuple[str, tuple[str, int, str], list[tuple[Any, int]]]]:
-    """Within a kernel, of each of its blocks: what it is of, the user's (file, line, function) that says where it
-    begins, and along each axis where that is and what it must be less than. Which lane it is does not matter there.
-    `evaluate` does so with the jaxpr of an index map."""
+    """Within a kernel, yields for each block: the name of its array; (file, line, function) of its index map; and for
+    each axis the start of the block with its exclusive upper bound. Lanes do not matter, so axes of `vmap` have the
+    index 0. `evaluate` evaluates the jaxpr of an index map."""
     mapping, own = params["grid_mapping"], iter(index)
     index = [jnp.int32(0) if axis in mapping.vmapped_dims else next(own) for axis in range(len(mapping.grid))]
     for block in params["grid_mapping"].block_mappings:
@@ -139,7 +141,7 @@ def block_starts(
         along = zip(evaluate(index_map, [*index, *prefetched]), block.block_shape, block.array_aval.shape, strict=True)
         for number, size, whole in along:
             if isinstance(size, pallas_core.Element):
-                starts.append((number, whole + sum(size.padding) - size.block_size + 1))  # it ends inside, too
+                starts.append((number, whole + sum(size.padding) - size.block_size + 1))  # its end must be inside too
             else:
                 starts.append((number * pallas_core.get_block_size(size), whole))
         yield block.origin, (named.func_filename or "", named.func_lineno or 0, named.func_name), starts
@@ -150,10 +152,10 @@ _MASKED_ACCESSES = {primitives.load_p: "read", primitives.swap_p: "write"}
 
 
 def accesses(eqn: Any, operands: Sequence[Any]) -> Iterator[tuple[str, list[tuple[int, int, Any]], Any]]:
-    """How an equation accesses references: of each access what it does, at which positions, and the mask, or None.
+    """Yields an equation's accesses of references, each as its kind, its positions, and its mask or None.
 
-    Positions are (axis, its size, where along it), with the axes of what is accessed. What JAX knows to be inside is
-    left out.
+    A position is (axis, size of the axis, index along it), and indices broadcast to the shape of the access. Accesses
+    that JAX has checked statically are left out.
     """
     if (kind := _ACCESSES.get(eqn.primitive)) is not None:
         transforms = jax.tree.unflatten(eqn.params["tree"], operands[1 if eqn.primitive is state.get_p else 2 :])
@@ -161,7 +163,7 @@ def accesses(eqn: Any, operands: Sequence[Any]) -> Iterator[tuple[str, list[tupl
     elif (kind := _MASKED_ACCESSES.get(eqn.primitive)) is not None:
         _, transforms, *others = jax.tree.unflatten(eqn.params["args_tree"], operands)
         yield kind, _all_positions(transforms), others[0 if eqn.primitive is primitives.load_p else 1]
-    elif eqn.primitive.name == "dma_start":  # of a module for TPUs, which is not imported for its sake
+    elif eqn.primitive.name == "dma_start":  # by name, so that JAX's module for TPUs need not be imported
         source, target, *_ = eqn.params["tree"].unflatten(operands)
         for kind, reference in (("read", source), ("write", target)):
             yield kind, _all_positions(getattr(reference, "transforms", ())), None
@@ -174,7 +176,7 @@ def _all_positions(transforms: Sequence[Any]) -> list[tuple[int, int, Any]]:
 def _positions(indexer: Any) -> Iterator[tuple[int, int, Any]]:
     rank, num_slices = len(indexer.int_indexer_shape), sum(isinstance(i, indexing.Slice) for i in indexer.indices)
     arrays = [axis for axis, index in enumerate(indexer.indices) if not isinstance(index, indexing.Slice)]
-    # Axes of arrays stand where the first array does, or ahead of all others if slices stand between arrays.
+    # As in NumPy, axes of index arrays are in the place of the first array, or first if slices separate the arrays.
     ahead = arrays[0] if arrays and arrays[-1] - arrays[0] < len(arrays) else 0
     slices = 0
     for axis, (index, size) in enumerate(zip(indexer.indices, indexer.shape, strict=True)):
@@ -192,16 +194,16 @@ def _positions(indexer: Any) -> Iterator[tuple[int, int, Any]]:
 
 
 def with_kernel(params: dict[str, Any], fun: Callable[..., Sequence[Any]]) -> dict[str, Any]:
-    """The parameters of a kernel that does what `fun(*references)` does."""
+    """The parameters of a kernel with `fun(*references)` as its body."""
     return trace_kernel(params, params["grid_mapping"], closed_jaxpr(params["jaxpr"]).in_avals, fun)
 
 
 def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[Any]]) -> dict[str, Any]:
-    """The parameters of a kernel that takes one number more, a `float32[1, 1]` behind its other inputs. `fun(number,
-    *references)` gets it as a reference ahead of the others.
+    """The parameters of a kernel with an additional last input, a `float32[1, 1]`. `fun(number, *references)` gets its
+    reference ahead of the others.
 
-    It is no integer, since JAX's derivative of a kernel takes every input to have a tangent. It has two axes, since for
-    TPUs a block is as large as its array along the last two.
+    The input is no integer, since JAX's derivative of a kernel takes every input to have a tangent. It has two axes,
+    since on TPUs the last two axes of such a small block must be those of its array.
     """
     mapping = params["grid_mapping"]
     block = pallas_core.BlockSpec((1, 1), lambda *_: (0, 0)).to_block_mapping(
@@ -227,9 +229,9 @@ def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[An
 def with_grid_order(
     params: dict[str, Any], order: Any, fun: Callable[..., Sequence[Any]]
 ) -> tuple[dict[str, Any], Any]:
-    """The parameters of a kernel whose grid has one axis, along which the programs come in this order, and the operand
-    that says so, which comes ahead of the others. `fun(position, sizes, *references)` is the kernel; it gets what
-    `grid_position` says of the grid as it was."""
+    """The parameters of a kernel that visits its grid in the given order, along a single axis; and the order as an
+    operand, which comes ahead of the others. `fun(position, sizes, *references)` is the kernel's body; `position` and
+    `sizes` are of the original grid, as from `grid_position`."""
     mapping = params["grid_mapping"]
     grid, own = mapping.grid, [axis for axis in range(len(mapping.grid)) if axis not in mapping.vmapped_dims]
     order_ref = AbstractRef(core.ShapedArray(order.shape, jnp.int32), pallas_core.MemorySpace.INDEX)
@@ -270,19 +272,19 @@ def with_grid_order(
 
 
 def kernel_source(params: dict[str, Any]) -> str:
-    """The kernel's name, and where the user has written it."""
+    """The kernel's name, and its place in the user's source."""
     return str(closed_jaxpr(params["jaxpr"]).jaxpr.debug_info.func_src_info)
 
 
 def grid_of_kernel(params: dict[str, Any]) -> tuple[int, ...] | None:
-    """The sizes of a kernel's grid, the axes included that `vmap` added; None if they are known only when it runs."""
+    """The sizes of a kernel's grid, with axes that `vmap` added; None if a size is dynamic."""
     grid = params["grid_mapping"].grid
     return tuple(grid) if all(isinstance(size, int) for size in grid) else None
 
 
 def named_inputs(params: dict[str, Any], prefix: str) -> list[int]:
-    """Which references of the kernel `with_input` added under names that begin so, in the order in which it did. A
-    derivative of the kernel has the tangents of its inputs under the same names, behind them."""
+    """The positions of the references that `with_input` added under names with this prefix, in the order of addition.
+    In a derivative of the kernel, the tangents of inputs have the same names and come later, and are left out."""
     mapping = params["grid_mapping"]
     found: dict[str, int] = {}
     for position, block in enumerate(mapping.block_mappings[: mapping.num_inputs]):
@@ -300,7 +302,8 @@ def trace_kernel(params: dict[str, Any], mapping: Any, avals: Sequence[Any], fun
 
 
 def shown_effects(params: dict[str, Any], is_ours: Callable[[Any], bool]) -> set[Any]:
-    """What of a kernel's effects its equation must show. A compiled kernel has JAX's callbacks on the device."""
+    """The effects of a kernel that its equation must have: ours, and JAX's callbacks if the kernel is simulated. A
+    compiled kernel runs JAX's callbacks on the device."""
     callbacks = is_simulated(params)
     return {
         effect for effect in params["jaxpr"].effects if is_ours(effect) or (callbacks and is_callback_effect(effect))
@@ -308,9 +311,9 @@ def shown_effects(params: dict[str, Any], is_ours: Callable[[Any], bool]) -> set
 
 
 def simulated_kernel(params: dict[str, Any], avals: Sequence[Any]) -> Any:
-    """The loop over the grid in which JAX simulates a kernel, as a jaxpr that takes the equation's operands.
+    """The loop over the grid by which JAX simulates a kernel, as a jaxpr of the equation's operands.
 
-    The callbacks by which JAX's interpreters of kernels for TPUs and GPUs keep their own state stay JAX's.
+    JAX's interpreters of kernels for TPUs and GPUs keep their state by callbacks, which are left to JAX.
     """
     interpret = params["interpret"]
     simulate, more = hlo_interpreter.pallas_call_hlo_interpret, {}
@@ -332,7 +335,8 @@ def _interpreter_of(interpret: Any) -> Callable[..., Any]:
 
 
 def scope_body(scope: Any) -> Any:
-    """The body of a `run_scoped` as a jaxpr with constants: the equation's operands come ahead of its references."""
+    """The body of a `run_scoped` as a jaxpr with constants, whose inputs are the equation's operands and then the
+    references."""
     return closed_jaxpr(pe.convert_constvars_jaxpr(getattr(scope, "jaxpr", scope)))
 
 
@@ -340,6 +344,6 @@ def scope_of(body: Any, operands: Sequence[Any]) -> tuple[list[Any], Any]:
     """The operands and the parameter of a `run_scoped` with this body."""
     operands = [*body.consts, *operands]
     raw = pe.convert_constvars_jaxpr(body.jaxpr)
-    if hasattr(pe, "convert_invars_to_constvars"):  # up to 0.11
+    if hasattr(pe, "convert_invars_to_constvars"):  # up to JAX 0.11
         return operands, pe.convert_invars_to_constvars(raw, len(operands))
     return operands, raw.with_consts(operands)

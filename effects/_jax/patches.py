@@ -1,13 +1,13 @@
 """Everything of JAX's own that behaves differently once this library is imported, in one table.
 
-The rows that change Pallas stand in a table of their own, since few programs import it.
+The rows that change Pallas are in a separate table, since few programs import it.
 
-A row declares what is changed, and why. What stands there instead is given by the layer that knows it, with
-`@implements(name)`, which only collects. `apply` is called once, at the end of `effects/__init__.py`, and nothing else
-changes JAX: at once what JAX imports itself, and the rest once it is imported. Every replacement calls JAX's own
-function where a program has no effects of this library.
+A row declares a change and its reason. The layer that has the replacement registers it with `@implements(name)`, which
+changes nothing yet. Only `apply` changes JAX. It is called once, at the end of `effects/__init__.py`: modules that JAX
+imports itself are changed at once, the others when they are imported. Every replacement calls JAX's own function if a
+program has no effects of this library.
 
-What JAX's tables learn of primitives and effect types of this library changes nothing of JAX's own; see `dispatch.py`.
+Registering primitives and effect types in JAX's tables changes no behaviour of JAX's own code; see `dispatch.py`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jax._src.lax.control_flow import loops
 
 from effects._jax.primitives import cond_p, custom_vmap_p, run_state_p, scan_p, while_p
 
-# What a change of JAX is: the places that it changes, and the row that says why.
+# A change of JAX: its patch points, and the row that says why.
 
 
 class PatchPoint(NamedTuple):
@@ -84,12 +84,12 @@ class Patch(NamedTuple):
     """One change of JAX.
 
     Attributes:
-        name: What it is called.
-        points: What of JAX is changed.
-        now: What is different.
-        why: What would go wrong without it.
-        since: The oldest supported version of JAX that needs it. No supported version is older than 0.10.
-        until: What would make it needless.
+        name: The name of the change.
+        points: The places in JAX that are changed.
+        now: The new behaviour.
+        why: The failure without the change.
+        since: The oldest supported version of JAX that needs the change. No supported version is older than 0.10.
+        until: The change in JAX that would make this one needless.
     """
 
     name: str
@@ -200,16 +200,16 @@ def _rows_of_kernels() -> tuple[Patch, ...]:
     )
 
 
-# What is done once a module has been imported that many programs do not need, such as those of Pallas.
+# Import hooks for modules that many programs do not need, such as those of Pallas.
 #
-# To import such modules ahead would take longer than the import of this library. What waits for a module runs ahead of
-# the next line of whoever imports it, so that no code sees the module without it.
+# Importing such modules early would take longer than the import of this library. A hook runs inside the import of its
+# module, so that no code sees the module without the changes.
 
 _waiting: dict[str, list[Callable[[], None]]] = {}
 
 
 def when_imported(name: str, do: Callable[[], None]) -> None:
-    """Calls `do` once the module of this name has been imported: now, or before whoever imports it has it."""
+    """Calls `do` once the module of this name has been imported: now, or at the end of its import."""
     if name in sys.modules:
         do()
     else:
@@ -217,7 +217,7 @@ def when_imported(name: str, do: Callable[[], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules that something waits for, as the other finders do."""
+    """Finds modules with import hooks, by the other finders, and wraps their loaders."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name not in _waiting:
@@ -230,7 +230,7 @@ class _Finder(MetaPathFinder):
 
 
 class _LoaderThenDo(Loader):
-    """Loads a module as another loader does, which the module then names as its own, and does what waits for it."""
+    """Loads a module by another loader, which stays the module's `__loader__`, and then calls its import hooks."""
 
     def __init__(self, loader: Loader):
         self._loader = loader
@@ -254,7 +254,7 @@ sys.meta_path.insert(0, _Finder())
 
 
 Maker = Callable[[Any], Any]
-"""Makes what stands at a patch point from what JAX has there, which is None if that is nothing."""
+"""Makes the replacement for a patch point from JAX's original, which is None if JAX has none."""
 
 _Maker = TypeVar("_Maker", bound=Maker)
 
@@ -402,16 +402,16 @@ _TABLE = (
     ),
 )
 
-# By the names of rows, of modules of JAX's, and of patch points. A module that is loaded again keeps them, so that
-# nothing is replaced twice.
+# By the names of rows, of JAX's modules, and of patch points. A reload of this module keeps the three dictionaries, so
+# that nothing is replaced twice.
 _makers: dict[str, Maker] = globals().get("_makers", {})
 _loaders: dict[str, Callable[[], None]] = globals().get("_loaders", {})
 _originals: dict[str, Any] = globals().get("_originals", {})
 
 
 def implements(*names: str) -> Callable[[_Maker], _Maker]:
-    """Gives the rows of these names what is to stand at their patch points: `make(what JAX has there)`. Nothing is
-    changed yet."""
+    """Declares the implementation of the rows of these names: `make(original)` returns the replacement for a patch
+    point. Nothing is changed yet."""
 
     def collect(make: _Maker) -> _Maker:
         for name in names:
@@ -422,8 +422,8 @@ def implements(*names: str) -> Callable[[_Maker], _Maker]:
 
 
 def once_imported(module: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Declares what loads the implementations of the rows of this module, which JAX itself does not import. It is
-    called once the module has been imported."""
+    """Declares the loader of the implementations for a module that JAX itself does not import. It is called once the
+    module has been imported."""
 
     def collect(load: Callable[[], None]) -> Callable[[], None]:
         _loaders[module] = load
@@ -433,8 +433,8 @@ def once_imported(module: str) -> Callable[[Callable[[], None]], Callable[[], No
 
 
 def apply() -> None:
-    """Changes JAX as the table says, in the order of its rows; what JAX does not import itself, once it is imported.
-    The second call changes nothing."""
+    """Changes JAX as the table says, in the order of its rows; modules that JAX does not import itself, once they are
+    imported. The second call changes nothing."""
     if _originals:
         return
     _change(_TABLE)
@@ -449,7 +449,7 @@ def _load_and_change(module: str, rows: Rows) -> None:
 
 
 def _change(rows: Sequence[Patch]) -> None:
-    """A row of an extension that is not there has no implementation, and changes nothing."""
+    """Makes the changes of rows. A row of an extension that is not there has no implementation, and changes nothing."""
     for row in rows:
         for point in row.points if row.name in _makers else ():
             original = point.get()
@@ -458,9 +458,9 @@ def _change(rows: Sequence[Patch]) -> None:
 
 
 def patches() -> Patches:
-    """What importing this library changes in JAX: what, why, and what would make it needless.
+    """Lists the changes that importing this library makes in JAX, why, and what would make them needless.
 
-    What it changes in Pallas, it changes once that is imported, as it is by this function.
+    Changes of Pallas are made when Pallas is imported. This function imports it.
 
     Returns:
         A tuple of rows with the attributes `name`, `changes` (the names of what is changed), `now`, `why`, `since`
@@ -481,8 +481,8 @@ def patches() -> Patches:
 
 # Axes along which JAX maps tangents: `jax._src.api` and `jax._src.custom_batching`.
 #
-# To JAX they are axes as any other, which no name tells apart. Their name here is part of what JAX's caches compare, so
-# that a jaxpr with effects that was batched for `jax.jacfwd` is not taken for one that was batched for a user's `vmap`.
+# JAX does not tell them apart from other axes. The name given here is part of the keys of JAX's caches, so that a jaxpr
+# with effects that was batched for `jax.jacfwd` is not taken for one that was batched for a user's `vmap`.
 
 
 class _Tangents:
@@ -496,14 +496,14 @@ _TANGENTS = _Tangents()
 
 
 def is_axis_of_tangents(axis_data: Any) -> bool:
-    """Whether tangents are mapped along this axis, by `jax.jacfwd` or by the derivative of a `custom_vmap`. What is
-    primal there is evaluated once, and so its effects happen once."""
+    """True if tangents are mapped along this axis, by `jax.jacfwd` or by the derivative of a `custom_vmap`. Primal
+    values are evaluated once along it, so their effects happen once."""
     return axis_data.name is _TANGENTS
 
 
 @implements("axis of tangents")
 def _name_axes_of_pushforwards(vmap: Any) -> Any:
-    """JAX's own calls of `vmap`. That of `jacfwd` maps a pushforward, whose function and primals are bound."""
+    """Wraps the `vmap` that JAX itself calls. `jacfwd` maps a pushforward: `_jvp` with bound function and primals."""
 
     @functools.wraps(vmap)
     def named(fun: Any, *args: Any, **options: Any) -> Any:
@@ -517,7 +517,7 @@ def _name_axes_of_pushforwards(vmap: Any) -> Any:
 
 @implements("axis of tangents in custom_vmap")
 def _name_axes_of_rules(vmap: Any) -> Any:
-    """What JAX calls for nothing but the derivative of a `custom_vmap` rule."""
+    """Wraps the `vmap` that JAX uses only for the derivative of a `custom_vmap` rule."""
 
     @functools.wraps(vmap)
     def named(fun: Any, *args: Any, axis_name: Any, **options: Any) -> Any:

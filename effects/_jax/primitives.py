@@ -43,7 +43,7 @@ run_state_p = discharge.run_state_p
 
 
 def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:
-    """Primitives that by the time of lowering mean no more than their body: primitive -> the body in its parameters."""
+    """Primitives that are lowered by inlining their body: primitive -> a function from its parameters to the body."""
     calls = {
         core.closed_call_p: lambda params: params.get("call_jaxpr", params.get("jaxpr")),
         core.call_p: lambda params: params.get("call_jaxpr", params.get("jaxpr")),
@@ -57,7 +57,7 @@ def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:
 
 
 def _expanded(primitive: Any) -> Any:
-    """What a primitive of the higher level means in others."""
+    """The jaxpr that a primitive of hijax expands to."""
 
     def expand(*args: Any) -> Any:
         return primitive.out_tree.flatten_up_to(primitive.expand(*primitive.in_tree.unflatten(args)))
@@ -68,7 +68,7 @@ def _expanded(primitive: Any) -> Any:
 
 
 def is_plain_call(params: dict[str, Any]) -> bool:
-    """Whether a call of a jitted function means no more than its body."""
+    """True if a call of a jitted function may be inlined: it has no shardings, layouts or compiler options."""
     return (
         all(x is UNSPECIFIED or x is None for name in _SAID_OF_EACH for x in params.get(name, ()))
         and not params["compiler_options_kvs"]
@@ -79,7 +79,7 @@ _SAID_OF_EACH = ("in_shardings", "out_shardings", "in_layouts", "out_layouts")
 
 
 def annotated_calls() -> list[Primitive]:
-    """Primitives that call their jaxpr as jit does, with a note to the compiler. Not every version has all."""
+    """Primitives that call their jaxpr as jit does, with an annotation for the compiler. Not every version has all."""
     modules = [compute_on, xla_metadata, pjit]
     with contextlib.suppress(ImportError):
         from jax._src import program_order  # since 0.12; in `pjit` before
@@ -97,7 +97,7 @@ def annotated_calls() -> list[Primitive]:
 
 
 def read_scan(params: dict[str, Any]) -> tuple[int, int]:
-    """How many of a scan's operands are constants, and how many are carried."""
+    """The number of a scan's constants, and the number of values in its carry."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
@@ -105,8 +105,8 @@ def read_scan(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def with_scan_values(params: dict[str, Any], *, consts: int, carry: int) -> dict[str, Any]:
-    """A scan's parameters for a body that takes so many constants more, and carries so many values more, each ahead of
-    what it has."""
+    """A scan's parameters for a body with this many more constants, and more values in the carry, each ahead of the
+    present ones."""
     if "num_consts" in params:
         return {**params, "num_consts": params["num_consts"] + consts, "num_carry": params["num_carry"] + carry}
     from jax._src import flattree as ft  # since 0.11
@@ -126,13 +126,12 @@ def literal(value: Any) -> Any:
 
 
 def with_more_outputs(eqn: Any, invars: Sequence[Any], params: dict[str, Any]) -> Any:
-    """An equation with other operands and parameters, and one result more, ahead of all others, that is not used. It is
-    of the type of a predicate."""
+    """An equation with other operands and parameters, and an additional first result, an unused predicate."""
     return eqn.replace(invars=list(invars), outvars=[core.DropVar(boolean()), *eqn.outvars], params=params)
 
 
 def hoisting_unless(has_effects: Callable[[Any], bool]) -> Callable[[Any], Any]:
-    """Makes of JAX's function that moves values out of a `scan` one that moves nothing if the body has effects."""
+    """Wraps JAX's hoisting of values out of a `scan`, so that nothing is hoisted if the body has effects."""
 
     def make(hoist: Any) -> Any:
         def rule(jaxpr: Any, consts: Any, num_residuals: int, *others: Any) -> Any:
@@ -146,7 +145,7 @@ def hoisting_unless(has_effects: Callable[[Any], bool]) -> Callable[[Any], Any]:
 
 
 def discharge_state(jaxpr: Any, args: Sequence[Any], is_initialized: Sequence[bool]) -> tuple[Any, list[Any]]:
-    """The pure jaxpr of a `run_state`, and its arguments, with the references that come uninitialized made up."""
+    """The pure jaxpr of a `run_state`, and its arguments, with default values for uninitialized references."""
     discharged = discharge.discharge_state(closed_jaxpr(jaxpr))
     given = iter(args)
     filled = [
@@ -156,18 +155,18 @@ def discharge_state(jaxpr: Any, args: Sequence[Any], is_initialized: Sequence[bo
     return discharged, filled
 
 
-# Functions with rules of their own for differentiation and `vmap`.
+# Functions with custom rules for differentiation and `vmap`.
 
 
 def is_value(x: Any) -> bool:
-    """Whether JAX traces this, and does not just know it."""
+    """True for an array or tracer; False for a flag or symbolic zero among the arguments of a custom rule."""
     return not isinstance(x, (bool, custom_derivatives.SymbolicZero, ad.Zero))
 
 
 def bind_custom_jvp(
     params: dict[str, Any], args: Sequence[Any], with_fun: Callable[..., Any], with_rule: Callable[..., Any]
 ) -> Sequence[Any]:
-    """Binds a `custom_jvp_call` to new arguments, with its functions of flat values changed."""
+    """Binds a `custom_jvp_call` to new arguments, with its flat functions wrapped."""
     bind_params = custom_jvp_call_p.get_bind_params(params)
     fun, rule = bind_params.pop("subfuns")
     subfuns = _changed(fun, with_fun), _changed(rule, with_rule)
@@ -181,7 +180,7 @@ def bind_custom_vjp(
     with_forward: Callable[..., Any],
     with_backward: Callable[..., Any],
 ) -> Sequence[Any]:
-    """Binds a `custom_vjp_call` to arguments with one more ahead, which the backward rule gets ahead too."""
+    """Binds a `custom_vjp_call` to arguments with an additional first one, which the backward rule gets first too."""
     bind_params = custom_vjp_call_p.get_bind_params(params)
     fun, forward, backward = bind_params.pop("subfuns")
     out_trees = bind_params.pop("out_trees")
@@ -199,7 +198,7 @@ def bind_custom_vjp(
                 outs = backward(*flat)
                 if not isinstance(outs, tuple):
                     return outs
-                outs, *logs[:] = outs  # since 0.11.1, what the rule wants to tell
+                outs, *logs[:] = outs  # since JAX 0.11.1, the rule may return logs too
                 return outs
 
             outs = [ad.Zero(typeof(first).to_tangent_aval()), *with_backward(cotangents)(first, *rest)]
@@ -226,8 +225,8 @@ def _changed(fun: Any, change: Callable[..., Any]) -> Any:
 
 
 def batched(jaxpr: Any, axis_data: Any, which: Sequence[bool], outs: bool | Sequence[bool]) -> tuple[Any, list[bool]]:
-    """A jaxpr for all lanes at once, in the leading axis of those inputs that have them; and which results have them:
-    at least these."""
+    """Batches a jaxpr: inputs in `which` have lanes in their leading axis. Returns the jaxpr and, for each result,
+    whether it has lanes; results in `outs` always have."""
     instantiate = outs if isinstance(outs, bool) else list(outs)
     jaxpr, outs_batched = batching.batch_jaxpr(closed_jaxpr(jaxpr), axis_data, list(which), instantiate)
     return closed_jaxpr(jaxpr), list(outs_batched)
@@ -241,7 +240,7 @@ MSG_LANES_OF_ALL = (
 
 
 def lanes_at_front(x: Any, dim: int | None, axis_data: Any) -> Any:
-    """A value with its lanes in the leading axis, made if there is none."""
+    """Moves the lanes of a value to its leading axis; without lanes, the value is broadcast."""
     if dim is not None and x.shape[dim] != axis_data.size:
         raise NotImplementedError(MSG_LANES_OF_ALL.format(axis=axis_data.spmd_name))
     return batching.bdim_at_front(x, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis)
@@ -254,17 +253,17 @@ def without_lanes(x: Any, dim: int | None) -> Any:
 
 
 def select(predicate: Any, x: Any, y: Any) -> Any:
-    """`x` where the predicate, which is for the leading axes, holds, else `y`."""
+    """`x` where the predicate is true, else `y`. The predicate has only the leading axes."""
     return jax.lax.select(_for_all_axes(predicate, x), x, y)
 
 
 def select_n(index: Any, *cases: Any) -> Any:
-    """The case of that number, which is for the leading axes."""
+    """The case that `index` selects. The index has only the leading axes."""
     return jax.lax.select_n(_for_all_axes(index, cases[0]), *cases)
 
 
 def _for_all_axes(leading: Any, like: Any) -> Any:
-    """Values for the leading axes as values for all, which lie on devices as those do if the types say how."""
+    """Broadcasts values of the leading axes to the shape of `like`, and to its sharding if that is explicit."""
     if leading.ndim == like.ndim:
         return leading
     sharding = typeof(like).sharding

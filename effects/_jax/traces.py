@@ -28,12 +28,12 @@ _OUTSIDE_OF_TRACES = (
 )
 
 STATE_OF_CALLS: tuple[tuple[Any, Any], ...] = (*_OUTSIDE_OF_TRACES, (jax_config.disable_jit, False))
-"""What has which `value` where a call of a jitted function is compiled and runs now: no trace is under way, and jit is
-not disabled."""
+"""The states, each with the `value` that it has if a call of a jitted function runs now: no trace is under way, and jit
+is not disabled."""
 
 
 def runs_now() -> bool:
-    """Whether a call of a jitted function is compiled and runs now."""
+    """True if a call of a jitted function is compiled and runs now, and is not traced or evaluated eagerly."""
     for state, value in STATE_OF_CALLS:  # noqa: SIM110 - `all` would enter a frame for each, at every call
         if state.value is not value:
             return False
@@ -41,18 +41,18 @@ def runs_now() -> bool:
 
 
 def is_outside_of_traces() -> bool:
-    """Whether what is called now is computed now."""
+    """True if no trace is under way, so that operations are computed at once."""
     return all(state.value is value for state, value in _OUTSIDE_OF_TRACES)
 
 
 def leave_traces() -> None:
-    """After an error in a call that began outside of traces: an interrupt may have kept JAX from leaving one, and all
-    that this thread called later would be taken for a part of it."""
+    """Leaves all traces, after an error in a call that began outside of traces. An interrupt may have kept JAX from
+    leaving a trace, and all later calls of this thread would become part of it."""
     core.trace_ctx.reset()
 
 
 def is_staged() -> bool:
-    """Whether what is called now becomes part of a jaxpr, whatever transformations are between."""
+    """True if operations become part of a jaxpr, possibly through other transformations."""
     trace = core.trace_ctx.trace
     while trace is not None and not isinstance(trace, pe.DynamicJaxprTrace):
         trace = getattr(trace, "parent_trace", None)
@@ -60,8 +60,8 @@ def is_staged() -> bool:
 
 
 def traced_callers(frame: FrameType, at_most: int) -> list[FrameType]:
-    """The user's frames that called the function of this frame, the nearest first, and the function that JAX traces
-    last. Outside of traces there are none."""
+    """The user's frames that called the function of this frame, the nearest first, up to the function that JAX traces.
+    Empty outside of traces."""
     callers: list[FrameType] = []
     caller = None if is_outside_of_traces() else frame.f_back
     while caller is not None and len(callers) < at_most:
@@ -75,9 +75,9 @@ def traced_callers(frame: FrameType, at_most: int) -> list[FrameType]:
 
 
 def user_stack(frame: FrameType | None, at_most: int) -> list[tuple[FrameType, bool, bool]]:
-    """The user's frames from this one outward, each with whether its values are those of one trace, and whether they
-    can be operands there: of the function that JAX traces last, they can, but not in a rule for `jax.custom_jvp`, since
-    tangents may never have values. Outside of jaxprs all can."""
+    """The user's frames from this one outward, each with two flags: True if its values belong to a single trace, and
+    True if its values can be operands here. The second is true in the function that is being traced, and for all frames
+    outside of jaxprs; it is false in a rule for `jax.custom_jvp`, since tangents may never have values."""
     stack: list[tuple[FrameType, int]] = []
     depth, in_rule = 0, False
     while frame is not None:
@@ -91,11 +91,11 @@ def user_stack(frame: FrameType | None, at_most: int) -> list[tuple[FrameType, b
 
 
 _RULES = {custom_derivatives._flatten_jvp.args[0].__code__}
-"""What calls rules of the user's for tangents."""
+"""The code of JAX's function that calls user rules for `jax.custom_jvp`."""
 
 
 def is_of_traces_here(tracer: core.Tracer) -> bool:
-    """Whether a value that is not known yet is of a trace that is under way around what is traced now."""
+    """True if a tracer belongs to the current trace or to one around it."""
     trace = core.trace_ctx.trace
     while trace is not None and trace is not tracer._trace:
         trace = getattr(trace, "parent_trace", None)
@@ -103,8 +103,8 @@ def is_of_traces_here(tracer: core.Tracer) -> bool:
 
 
 def is_being_traced() -> bool:
-    """Whether the caller stands in a function that is staged. An interrupt may have left JAX's trace behind: then no
-    function of JAX's that traces is being called."""
+    """True if the caller is inside a function that is being staged. `is_staged` alone is not enough, since an interrupt
+    may have left a trace behind; the stack then has no frame of `partial_eval.py`."""
     frame = sys._getframe() if is_staged() else None
     while frame is not None and frame.f_code.co_filename != pe.__file__:
         frame = frame.f_back
@@ -113,7 +113,7 @@ def is_being_traced() -> bool:
 
 @contextlib.contextmanager
 def outside_of_traces() -> Iterator[None]:
-    """Calls of jitted functions run now, wherever this is, and look for no NaN."""
+    """A context in which calls of jitted functions run at once, even while tracing, and are not checked for NaN."""
     axis_env = core.trace_ctx.axis_env
     no_mesh = jax_mesh.use_abstract_mesh(jax_mesh.empty_abstract_mesh)
     checks = jax_config.debug_nans(False), jax_config.debug_infs(False)
@@ -126,19 +126,21 @@ def outside_of_traces() -> Iterator[None]:
 
 
 def forget_fast_paths(jitted: Any) -> None:
-    """The next calls of a jitted function go through Python; what was traced and compiled is kept."""
+    """Clears the fast paths of a jitted function, so that its next calls go through Python. Traces and compiled
+    programs are kept."""
     jitted._clear_cache()
 
 
 def tracers_closed_over(traced: Any) -> list[Any]:
-    """The tracers that a traced function found outside of it. They are its first arguments."""
+    """The tracers that a traced function closes over. They are its first arguments."""
     return list(traced._consts)
 
 
 def with_flat_arguments(traced: Any) -> Any:
-    """A traced function whose arguments are its leaves.
+    """A traced function with flat arguments, the leaves of the original ones.
 
-    To describe the arguments of what is lowered JAX makes objects of the user's classes, which may want arrays.
+    JAX would unflatten descriptions of the arguments when lowering, and a user class may refuse leaves that are not
+    arrays.
     """
     flat = copy.copy(traced)
     flat._in_tree = jax.tree.structure(((0,) * traced._in_tree.num_leaves, {}))
@@ -146,14 +148,14 @@ def with_flat_arguments(traced: Any) -> Any:
 
 
 def count_fast_paths(jitted: Any) -> int:
-    """For how many kinds of arguments JAX has a fast path of a jitted or compiled function, or makes one: the first
-    call does, and others of that kind wait until that call has returned."""
+    """The number of kinds of arguments for which JAX has, or is making, a fast path of a jitted or compiled function.
+    The first call of a kind makes the path, and other calls of that kind wait until it has returned."""
     jitted = jitted._call if isinstance(jitted, jax.stages.Compiled) else jitted
     return jitted._cache_size() if hasattr(jitted, "_cache_size") else 0
 
 
 def call_beside_fast_paths(jitted: Any) -> Callable[..., Any]:
-    """What calls a jitted or compiled function, and neither makes a fast path nor waits for one."""
+    """A function that calls a jitted or compiled function without making a fast path or waiting for one."""
     jitted = (jitted._call or jitted) if isinstance(jitted, jax.stages.Compiled) else jitted
     if not hasattr(jitted, "_cache_miss"):
         return jitted
@@ -161,13 +163,13 @@ def call_beside_fast_paths(jitted: Any) -> Callable[..., Any]:
 
 
 def check_symbolic_scopes(fun: Any, args: Any, kwargs: Any) -> None:
-    """Refuses arguments of which one has a size of another symbolic scope, with the error of `jax.export`."""
+    """Raises the error of `jax.export` if the sizes of arguments are from different symbolic scopes."""
     _export.check_symbolic_scope_errors(fun, args, kwargs)
 
 
 launches_take_threads = jax.__version_info__ < (0, 12)
-"""Whether XLA launches programs over several CPU devices with the threads that compute. Who brings a device the 33rd
-waits, and may have the thread that one of these needs."""
+"""True if XLA launches programs over several CPU devices on the threads that also compute, as it does below JAX 0.12.
+The launch of a 33rd program on a device blocks, and may then hold a thread that one of the 32 needs: a deadlock."""
 
 
 # Tracebacks that show the user's frames only: `jax._src.traceback_util`.
@@ -185,8 +187,8 @@ def hide_frames_in(folder: str) -> None:
 
 
 def hide_frames(error: BaseException) -> None:
-    """Takes our frames from the traceback of an exception on its way to the user, as JAX takes away its own, unless the
-    user wants to see them. JAX's `api_boundary` would do it too, and be another function that every call goes through.
+    """Removes our frames from the traceback of an exception, as JAX removes its own, unless the user's setting keeps
+    them. JAX's `api_boundary` would do the same, but adds a function to every call.
     """
     if (
         not isinstance(error, Exception)
@@ -206,16 +208,16 @@ def hide_frames(error: BaseException) -> None:
 
 
 def _is_users(file: str) -> bool:
-    # Of its own files JAX leaves some out only.
+    # JAX excludes only some of its own files.
     return traceback_util.include_filename(file) and not file.startswith(_OF_JAX)
 
 
 take_stack = xla_client.Traceback.get_traceback
-"""Returns the stack of the calling thread: its lines, and none of its variables."""
+"""Returns the stack of the calling thread: its lines, without variables."""
 
 
 def traceback_of(stack: Any) -> types.TracebackType | None:
-    """The user's lines of a stack, as a traceback, without the outer ones that it shares with the present stack."""
+    """The user's lines of a stack as a traceback, without the outer frames that the present stack has too."""
     lines, present = (
         [(frame.file_name, frame.line_num) for frame in reversed(each.frames)] for each in (stack, take_stack())
     )
@@ -229,7 +231,7 @@ def traceback_of(stack: Any) -> types.TracebackType | None:
 
 
 def _frame_at(file: str, function: str, start: int, line: int) -> Any:
-    """A frame as it is left where a function has raised at this line."""
+    """A frame like that of a function that has raised at this line."""
     source = "\n" * (start - 1) + "def f():" + "\n" * (line - start) + " 0 / 0"
     [code, *_] = compile(source, file, "exec").co_consts
     try:
@@ -239,8 +241,8 @@ def _frame_at(file: str, function: str, start: int, line: int) -> Any:
 
 
 class Refused(NotImplementedError):
-    """An effect that cannot be lowered. Its text names the user's line, so it takes no cause that JAX makes of it to
-    show that line."""
+    """An effect cannot be lowered. The text names the user's line, so the cause by which JAX would show that line is
+    not kept."""
 
     __cause__: Any = property(lambda self: None, lambda self, cause: None)
 
@@ -250,8 +252,8 @@ Refused.__module__ = NotImplementedError.__module__
 
 
 def for_users(function: Callable[P, T]) -> Callable[P, T]:
-    """A function of ours that users call: what it raises shows their frames only, and an interrupt leaves no trace of
-    JAX's behind."""
+    """Wraps a function of ours that users call: its exceptions show the user's frames only, and an interrupt leaves no
+    trace of JAX's behind."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -271,4 +273,4 @@ def for_users(function: Callable[P, T]) -> Callable[P, T]:
 
 
 OF_CALL = for_users(hide_frames).__code__
-"""The code of what stands between such a function and its caller."""
+"""The code of the wrapper between such a function and its caller."""

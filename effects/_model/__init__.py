@@ -1,1 +1,1 @@
-"""What effects are made of: sites, their content, operands, descriptions and records."""
+"""The parts of effects: sites, their content, operands, descriptions and records."""

@@ -1,4 +1,4 @@
-"""Values that are there only after others are: XLA sees no more than data, and a dependency that it cannot remove."""
+"""Dependencies between values: a value is available only after others are, and XLA cannot remove the dependency."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from effects import _jax
 
 after_p = _jax.Primitive("after")
 after_p.multiple_results = True
-"""(*others, *values) -> the values. The first `tokens` of the operands are the others, which mostly are tokens."""
+"""(*others, *values) -> values. The first `tokens` operands are the others; most of them are tokens."""
 
 
 def after(others: Iterable[Any], values: Sequence[Any]) -> list[Any]:
-    """The values, when these others are there; of tokens: when what they stand for has been published."""
+    """The values, with a dependency on the others; on a token: until its effects have been published."""
     others, values = list(others), list(values)
     arrays = [at for at, value in enumerate(values) if not _jax.is_reference_type(_jax.typeof(value))]
     if arrays:

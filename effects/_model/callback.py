@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class UnexpectedResults(TypeError):
-    """A function did not return what its program expects. Its arguments are both, in words."""
+    """A function did not return what its program expects. The two arguments describe the returned and the expected."""
 
 
 @described_by("function")
@@ -34,7 +34,7 @@ class HostCall(Content):
     delivered_individually = True
 
     raises_itself: ClassVar[bool] = False
-    """Whether what the function raises says all by itself, and is raised as it is: it ends the program."""
+    """True if the function's exception is raised as it is, since its message is complete. It ends the program."""
 
     function: HostFunction
     results: tuple[Operand, ...] | None = None  # types of the results in one lane; None: no program waits for any
@@ -52,11 +52,11 @@ class HostCall(Content):
 
     @property
     def runs_with_empty_mask(self) -> bool:
-        """Whether a device comes to it even if no lane has it there. `without_lanes` then says what this means."""
+        """True if a device with no active lane makes the call too. `without_lanes` then makes its error."""
         return False
 
     def resized(self, resize: Callable[[Operand], Operand]) -> HostCall:
-        """The content with other sizes in place of those that are symbols."""
+        """The content with symbolic sizes replaced."""
         return dataclasses.replace(self, results=tuple(map(resize, self.results))) if self.results else self
 
     def describe(self) -> dict[str, Any]:
@@ -85,13 +85,13 @@ class HostCall(Content):
         return f"{self.function.name}({', '.join(given)})"
 
     def direct_call(self, site: Site) -> tuple[Any, ...] | None:
-        """The call of the function by native code. None if this process does not have the function, or it is called
-        with something else than what lies in a record.
+        """The call of the function by native code. None if this process does not have the function, or if its arguments
+        are not simply the operands of a record.
 
-        Four things: the function; the `places` of its arguments; what takes a structure of results apart, None where
-        the function returns one result by itself; and of each result the type, the shape, and a table that says for
-        each type that may be returned what makes bytes of it, None for arrays. The last of the four is None if native
-        code cannot read the results."""
+        A tuple of four: the function; the `places` of its arguments; the function that flattens a pytree of results,
+        None if the function returns a single array; and for each result its type, its shape, and a table from each type
+        that may be returned to the packer that makes bytes of it, None for arrays. The last of the four is None if
+        native code cannot read the results."""
         if not site.is_plain or self.pass_record:
             return None
         if (fn := self.function.fn) is None:
@@ -106,21 +106,21 @@ class HostCall(Content):
 
     @property
     def is_vectorized(self) -> bool:
-        """Whether it is called once for all lanes."""
+        """True if the function is called once for all lanes."""
         return self.vmap_method is not None and not self.vmap_method.startswith("sequential")
 
     @functools.cached_property
     def only_result(self) -> Operand | None:
-        """What it returns, if that is one array by itself."""
+        """The type of the result, if the function returns a single array; else None."""
         return self.results[0] if self.results and self.has_structure(_ONE) else None
 
     def has_structure(self, tree: Any) -> bool:
-        """Whether results are of this structure."""
+        """True if the program expects results of this structure."""
         return tree == self.tree or str(tree) == self.tree
 
 
 def _taken(result: Operand) -> tuple[Any, ...]:
-    """Type and shape of a result, and what may be given for it, see `HostCall.direct_call`."""
+    """Type and shape of a result, and the table of types that may be returned for it: see `HostCall.direct_call`."""
     kind, char = result.dtype.kind, result.dtype.char
     layout = f"={char}" if kind == "f" else char  # without "=" no number is too large for a float
     numbers = () if result.shape else _NUMBERS.get(kind, ())
@@ -129,15 +129,15 @@ def _taken(result: Operand) -> tuple[Any, ...]:
 
 
 _NUMBERS = {"f": (float, int), "i": (int,), "u": (int,), "b": (bool,)}
-"""By kind of a result: the numbers of Python's that it may be."""
+"""By kind of a result: the types of Python numbers that may be returned for it."""
 
 _ONE = jax.tree.structure(0)
 _SIMPLE = {str(jax.tree.structure(None)): "None", str(_ONE): "one array"}
-"""What messages call a structure."""
+"""The names of common structures in messages."""
 
 
 def take_results(call: HostCall, returned: Any, types: Sequence[Operand]) -> list[np.ndarray]:
-    """What a callback returned, for one lane or for all, as arrays of these types as they travel.
+    """Converts a callback's results, for one lane or for all, to arrays of the stored dtypes of these types.
 
     Raises:
         UnexpectedResults: if structure, shapes or dtypes are not those that were asked for.
@@ -155,9 +155,9 @@ _ARRAY = np.ndarray, np.generic
 
 def _take_result(leaf: Any, result: Operand) -> np.ndarray:
     if type(leaf) is np.ndarray and leaf.dtype is result.stored and leaf.shape == result.shape:
-        return leaf  # all the tests below, for what is most common
+        return leaf  # the most common case, which would pass all the tests below
     if type(leaf) in (bool, int, float, complex):
-        # A Python number has no type of its own: it takes the result's, if that can hold it.
+        # A Python number has no dtype: it takes the result's, if that can hold the number.
         kinds = {bool: "b", int: "biufc", float: "fc", complex: "c"}[type(leaf)]
         kind = result.dtype.kind if result.dtype.kind in "biufc" else ("f" if _is_float(result.dtype) else "i")
         if result.shape or kind not in kinds or (kind == "b" and leaf not in (0, 1)):
@@ -182,11 +182,11 @@ def _take_result(leaf: Any, result: Operand) -> np.ndarray:
 
 
 _WIDE = frozenset(map(np.dtype, ("int64", "uint64", "float64", "complex128")))
-"""NumPy's usual types, which JAX has with `jax_enable_x64` alone."""
+"""NumPy's default types, which JAX has only with `jax_enable_x64`."""
 
 
 def _narrowed(value: np.ndarray, result: Operand) -> np.ndarray:
-    """The array in the type of a result, as `io_callback` takes it; an error in place of numbers that do not fit."""
+    """Casts an array to the type of a result, as `io_callback` does, but raises an error if a number does not fit."""
     with np.errstate(all="ignore"):
         narrow = value.astype(result.dtype)
     fits = narrow == value if result.dtype.kind in "iu" else np.isfinite(narrow) >= np.isfinite(value)
@@ -196,7 +196,7 @@ def _narrowed(value: np.ndarray, result: Operand) -> np.ndarray:
 
 
 def _fits_float(number: Any, dtype: np.dtype) -> bool:
-    """Whether a number that is finite stays so."""
+    """True unless a finite number becomes infinite in this type."""
     try:
         with np.errstate(all="ignore"):
             value = np.asarray(number, dtype).astype(np.complex128)

@@ -1,9 +1,9 @@
-"""What the records of a site mean: a class for each kind of effect.
+"""The meaning of a site's records: a class for each kind of effect.
 
-Whoever describes, reads, shows or exports records asks the content of their site. `Content` has what all contents
-answer. What only some have is a part, a class from which these derive in its place: a `HostCall` calls a function of
-the user's, native code makes the text of a `NativeText` too, the records of a `Composite` consist of others, and those
-of a `HandlerContent` come from the handler of a custom call. So a new effect is one module, with its content and the
+Code that describes, reads, shows or exports records asks the content of their site. `Content` is the interface of all
+contents. Subclasses of it, the parts, add what only some contents have: a `HostCall` calls a user function, a
+`NativeText` can be made text by native code, the records of a `Composite` consist of other records, and the handler of
+a custom call publishes the records of a `HandlerContent`. So a new effect is one module, with its content and the
 function that users call, beside the public names and its test.
 """
 
@@ -32,11 +32,11 @@ MSG_UNKNOWN_CONTENT = (
 
 
 Report = Callable[[BaseException], None]
-"""Takes what the next call or barrier raises."""
+"""Takes the exception that the next call or barrier raises."""
 
 
 class Output(Protocol):
-    """Where the text of a program's effects goes."""
+    """The output for the text of a program's effects."""
 
     def __call__(self, text: str) -> None: ...
 
@@ -55,41 +55,41 @@ class Content:
     kind: ClassVar[str]
     """The key of `described_by`."""
 
-    # What it is, while a program is traced and lowered.
+    # While a program is traced and lowered.
 
     delivered_individually: ClassVar[bool] = False
-    """Whether each of its records is handed over by itself, since a function of the user's may be called."""
+    """True if each record is delivered by itself, since a user function may be called for it."""
 
     may_be_left_out: ClassVar[bool] = True
-    """Whether a filter may leave its records out."""
+    """True if a filter may drop records."""
 
     @property
     def title(self) -> str:
-        """What messages call it: a function's name, an event, a format. By default its first field."""
+        """The name in messages: a function's name, an event, a format. By default the first field."""
         return next(iter(self.describe().values()))
 
     @property
     def functions(self) -> tuple[HostFunction, ...]:
-        """The functions of the user's that its records have called. Another process needs those of their names."""
+        """The user functions that records call. Another process needs functions registered under the same names."""
         return ()
 
     @property
     def is_portable(self) -> bool:
-        """Whether another process can rebuild it from its description."""
+        """True if another process can rebuild the content from its description."""
         return all(function.registered for function in self.functions)
 
     results: tuple[Operand, ...] | None = None
-    """The types of what a program waits for at the effect, in one lane; None if it waits for nothing."""
+    """The types of the results that a program waits for at the effect, in one lane; None if it waits for none."""
 
     def resized(self, resize: Callable[[Operand], Operand]) -> Content:
-        """The content with `resize` of each operand in it."""
+        """The content with `resize` applied to each operand in it."""
         return self
 
     # As a description, which travels with a program.
 
     def describe(self) -> dict[str, Any]:
-        """All of it, as JSON has it: by default its fields, without those that are as when none is given. The first key
-        is `kind`."""
+        """The content as JSON: by default its fields, without those that have their defaults. The first key is
+        `kind`."""
         first, *others = dataclasses.fields(self)
         values = [(field, getattr(self, field.name)) for field in others]
         described = {field.name: value for field, value in values if value != field.default}
@@ -97,14 +97,14 @@ class Content:
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> Self:
-        """The content that describes itself so."""
+        """The content that has this description."""
         (_, first), *others = description.items()
         return cls(*[_tuples(first)], **{name: _tuples(value) for name, value in others})
 
     # When its records are read.
 
     counts_as_effect: ClassVar[bool] = True
-    """Whether its records are effects by themselves where effects are counted."""
+    """True if each record counts as an effect, where effects are counted."""
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The named arguments in the order in which the user wrote them. Pytrees sort them by name."""
@@ -112,7 +112,7 @@ class Content:
 
     @property
     def labels(self) -> Mapping[str, Any]:
-        """What is the same in all its records, by the names that handlers know it by, such as `event`."""
+        """The values that are the same in all records, by the names that handlers use, such as `event`."""
         return {}
 
     def text(self, record: Record) -> str:
@@ -120,27 +120,27 @@ class Content:
         raise NotImplementedError
 
     def line(self, record: Record) -> str:
-        """A record as it is written, by the drain and by those who read it later: its level or effect, what happened,
-        and where."""
+        """The line that is written for a record, by the drain or by a later reader: level or effect, text and
+        source line."""
         name, text, where = parts_of_line(record)
         return f"{name:<8} {text} {where}\n"
 
     def resolve(self, site: Site, payload: Any) -> Site:
-        """The site of one record, whose sizes are in `site` by now."""
+        """The site of one record; the sizes in `site` are resolved already."""
         return site
 
     # When its records are replayed.
 
     def direct_call(self, site: Site) -> tuple[Any, ...] | None:
-        """The call of a function that native code makes with a record's values; None if Python makes it, or there is
-        none. See `HostCall`."""
+        """The function call that native code makes with a record's values; None if Python makes the call, or if there
+        is no call. See `HostCall`."""
         return None
 
     shows_newest: ClassVar[bool] = False
-    """Whether a record shows all that those of its site before it have shown, so that `show` may get fewer of them."""
+    """True if a record supersedes the earlier records of its site, so that `show` may get the newest ones only."""
 
     def is_shown(self, suppressed: bool, takes_lines: bool | None) -> bool:
-        """Whether `show` has anything to do.
+        """True if `show` has anything to do.
 
         Args:
             suppressed: A capture keeps prints and logs from the output.
@@ -149,18 +149,19 @@ class Content:
         return not suppressed
 
     def show(self, records: Iterable[Record], write: Output, report: Report) -> None:
-        """What becomes of records beside what handlers and captures make of them: the lanes of one effect, in order.
-        Runs in a thread of the drain, in program order. `write` takes text for the output of the program's call, and
-        `report` what the next call or barrier raises, though the effect was carried out and those after it are."""
+        """Carries out the effects of records, one for each lane, in order; handlers and captures are served elsewhere.
+
+        Runs in a thread of the drain, in program order. `write` takes text for the output of the program's call.
+        `report` takes an exception for the next call or barrier; later effects are carried out all the same."""
 
 
 def _tuples(value: Any) -> Any:
-    """What JSON has read, as a content has it."""
+    """Converts the lists that JSON reads to tuples, which contents have in their place."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def parts_of_line(record: Record) -> tuple[str, str, str]:
-    """The name of its level or of the effect, what happened, and where."""
+    """The parts of a record's line: the name of its level or effect, its text, and its source line."""
     name = record.effect if record.level is None else logging.getLevelName(record.level)
     lane = f" lane={record.lane}" if record.lane else ""
     grid = f" grid={record.grid}" if record.grid else ""
@@ -169,19 +170,19 @@ def parts_of_line(record: Record) -> tuple[str, str, str]:
 
 
 class NativeText(Content):
-    """A part: native code makes the line of records, too, from their values."""
+    """A part: native code, too, can make the lines of records from their values."""
 
     asks_before_text: ClassVar[bool] = False
-    """Whether `writes_text` is asked each time. Otherwise native code writes the text by itself."""
+    """True if `writes_text` is read before each write. Otherwise native code writes the text without Python."""
 
     @property
     def writes_text(self) -> bool:
-        """Whether what `show` does now is to write that text."""
+        """True if `show` would do nothing now but write the lines."""
         return True
 
     @property
     def only_fills(self) -> bool:
-        """Whether `text` does nothing with a record's values but show them in its place."""
+        """True if `text` does nothing with a record's values but insert their text."""
         return True
 
     @property
@@ -190,34 +191,34 @@ class NativeText(Content):
         return None
 
     def native_plan(self, site: Site) -> Plan | None:
-        """How native code makes `line`; None if it cannot."""
+        """The plan by which native code makes `line`; None if native code cannot."""
         return None
 
 
 class Composite(Content):
-    """A part: the records consist of others, such as the log of a kernel."""
+    """A part: a record consists of other records, such as the log of a kernel."""
 
     delivered_individually = True
 
     sites: tuple[Site, ...]
-    """Of the others."""
+    """The sites of the records inside."""
 
     @property
     def functions(self) -> tuple[HostFunction, ...]:
         return tuple(function for site in self.sites for function in site.content.functions)
 
     def parts(self, site: Site, payload: Any) -> Iterable[tuple[Site, Any]]:
-        """Site and payload of each record that a record consists of."""
+        """Site and payload of each record inside a record."""
         raise NotImplementedError
 
     def warning(self, site: Site, payload: Any) -> tuple[str, int] | None:
-        """What the user is warned of when a record is replayed, and how many words all such records need in a program
-        that is traced again."""
+        """The text of a warning that is due when a record is replayed, and the number of words that all such records
+        need in a program that is traced again; None if no warning is due."""
         return None
 
 
 class HandlerContent(Content):
-    """A part: the handler of a custom call publishes the records, each of which says itself what it means."""
+    """A part: the handler of a custom call publishes the records, and each record carries its own content."""
 
     def resolve(self, site: Site, payload: Any) -> Site:
         raise NotImplementedError
@@ -226,19 +227,19 @@ class HandlerContent(Content):
 _C = TypeVar("_C", bound=type[Content])
 
 _kinds: dict[str, type[Content]] = {}
-"""By the first key of their descriptions. Filled when modules are imported, and only read afterwards."""
+"""The classes of contents, by the first key of their descriptions. Filled by imports, and only read afterwards."""
 
 _later: dict[str, str] = {}
-"""The same for contents that few programs have: the modules that make them known."""
+"""By the same key, for contents that few programs have: the module that registers the class."""
 
 
 def described_later(key: str, module: str) -> None:
-    """Has this module imported when a description is read whose first key is this one."""
+    """Declares that this module is imported when a description with this first key is read."""
     _later[key] = module
 
 
 def described_by(key: str) -> Callable[[_C], _C]:
-    """Makes a class of contents known: a description whose first key is this one is of that class."""
+    """Registers a class of contents: a description with this first key is of that class."""
 
     def register(kind: _C) -> _C:
         known = _kinds.setdefault(key, kind)
@@ -250,7 +251,7 @@ def described_by(key: str) -> Callable[[_C], _C]:
 
 
 def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> Content:
-    """The content that describes itself so. A function is known by its name only."""
+    """The content that has this description. A function is known by its name only."""
     key = next(iter(description))
     if key in _later:
         importlib.import_module(_later[key])

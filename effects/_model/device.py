@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from effects import _jax
 from effects._model.wire import FIRST_GPU
 
-# What each platform can do: a row for each that is not like all others.
+# The capabilities of each platform: a row for each that differs from the default.
 
 
 class Platform(NamedTuple):
@@ -21,13 +21,13 @@ class Platform(NamedTuple):
         name: As JAX calls it.
         records: Who publishes records: `"native"`, handlers of the native module (`lowering/effect.py`), or
             `"callback"`, JAX's Python callbacks (`lowering/host_path.py`).
-        handlers: What XLA calls it for handlers of the user's; None where there can be none. JAX must know the
+        handlers: XLA's name of the platform, for user handlers; None if there can be none. JAX must know the
             platform, since rules are registered for it when extensions are loaded.
-        tokens_on_host: Whether native code reads and writes tokens and values where they lie. So the handlers count,
-            and devices send each other what asynchronous collectives exchange.
-        in_order: Whether a device runs programs in the order in which it gets them.
-        is_usable: Asks this process whether handlers can be called there; None if they always can.
-        first_device: Where the numbers of its devices begin in records.
+        tokens_on_host: True if native code reads and writes tokens and values in place. Then the handlers do the
+            counting, and exchange the operands of asynchronous collectives.
+        in_order: True if a device runs programs in the order in which it gets them.
+        is_usable: Returns True if handlers can be called there in this process; None if they always can.
+        first_device: The number of its first device in records.
     """
 
     name: str
@@ -57,7 +57,7 @@ def publish_natively(platform: str, is_usable: Callable[[], bool]) -> None:
 
 
 def platforms_with_handlers() -> tuple[str, ...]:
-    """The platforms where handlers of the user's may run."""
+    """The platforms where user handlers may run."""
     return tuple(row.name for row in PLATFORMS.values() if row.handlers is not None)
 
 
@@ -78,5 +78,5 @@ def device_place(number: int) -> int:
 
 
 def places_are_plain() -> bool:
-    """Whether places follow from numbers alone, so that native code may show them."""
+    """True if the place of each device follows from its number alone, so that native code may show places."""
     return not any(_jax.device_places(platform) for platform in ("cpu", "cuda"))

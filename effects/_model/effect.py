@@ -1,4 +1,4 @@
-"""Effects: what they are called, and which of them there are."""
+"""Effects: their names, order domains and registry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROGRAM = "program"
 """The order domain that the built-in host effects share."""
 
 UNORDERED = "(unordered)"
-"""In place of a domain: of effects that have no order. Their tokens do not chain; what they return is joined."""
+"""In place of a domain, for effects without an order. Their tokens form no chain; the output tokens are joined."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Effect(_jax.JaxEffect):
     """A kind of side effect.
 
     Args:
-        name: What the effect is called, in messages, records and `effects_barrier(effects=...)`.
-        ordered: Whether effects of this kind happen in program order.
+        name: The effect's name, in messages, records and `effects_barrier(effects=...)`.
+        ordered: True if effects of this kind happen in program order.
         kind: `"host"`: devices only record it and the host replays it in order. `"device"`: it happens on the device.
         domain: The order domain, by name. Effects of one domain share one sequence. Without it the effect has a
             domain of its own; the built-in host effects are in `"program"`.
@@ -87,7 +87,7 @@ def describe_effect(effect: Effect) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Order(_jax.JaxEffect):
-    """What JAX sees of an order domain, beside the effects in it: one token of its own for all of them."""
+    """The JAX effect of an order domain, beside the effects in it: JAX has one token for all of them."""
 
     domain: str
 
@@ -96,14 +96,14 @@ class Order(_jax.JaxEffect):
 
 
 def jax_effects(effect: Effect) -> set[_jax.JaxEffect]:
-    """What an equation with this effect tells JAX."""
+    """The JAX effects of an equation with this effect."""
     return {effect, Order(effect.domain)} if effect.ordered else {effect}
 
 
 _jax.register_effect_types((Effect, Order), ordered=Order)
 
 
-# Which effects there are.
+# The registry of effects.
 
 MSG_NOT_AN_EFFECT = (
     "`register_effect` was given {what!r}. What is registered is an `fx.Effect`. Write "
@@ -133,8 +133,8 @@ _numbers: dict[str, int] = {PROGRAM: 0, UNORDERED: NO_DOMAIN}
 
 
 def domain_number(domain: str) -> int:
-    """The number of an order domain in tokens. It follows from the name, so that processes agree, unless another domain
-    of this process has had it before."""
+    """The number of an order domain in tokens: a hash of the name, so that processes agree, or the next free number if
+    another domain of this process has taken that one."""
     if (number := _numbers.get(domain)) is not None:
         return number
     digest = int.from_bytes(hashlib.blake2b(domain.encode(), digest_size=8).digest(), "little")
@@ -257,13 +257,13 @@ JAX_DEBUG = register_effect(Effect("jax.debug", domain=PROGRAM))
 JAX_IO = register_effect(Effect("jax.io_callback", domain=PROGRAM))
 
 OF_JAX = frozenset({JAX_DEBUG.name, JAX_IO.name})
-"""What JAX's own callbacks are inside `fx.jit`, by name."""
+"""The names of the effects that JAX's own callbacks become inside `fx.jit`."""
 
 
-# Under which keys the tokens of a program are: its order domains, and one for all that have no order.
+# The keys of a program's tokens: its order domains, and one key for all effects without an order.
 
 ON_DEVICE: set[str] = set()
-"""Order domains of which nothing is restored on the host, which hears nothing of them: their order is the device's."""
+"""Order domains whose order is the device's: the host gets no records of them, and restores no order."""
 
 
 def leave_order_to_device(effect: Effect) -> None:
@@ -272,12 +272,12 @@ def leave_order_to_device(effect: Effect) -> None:
 
 
 def token_key(effect: Effect) -> str:
-    """Under which key the token of this effect is."""
+    """The key of this effect's token."""
     return effect.domain if effect.ordered else UNORDERED
 
 
 def is_numbered(key: str) -> bool:
-    """Whether effects whose token is under this key take numbers."""
+    """True if effects whose token has this key are numbered."""
     return key != UNORDERED and key not in ON_DEVICE
 
 

@@ -1,4 +1,4 @@
-"""Which of the effects of a line are shown: what its call asks for, and the level of a logger."""
+"""Filters: a call's own settings and the level of a logger decide which effects of a line are shown."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ RULE_COUNT = "It is a positive whole number of at most 64 bits"
 RULE_SECONDS = "It is a number of seconds, zero or more and finite"
 
 LARGEST_COUNT = 2**64 - 1
-"""What native code counts to."""
+"""The largest count of native code."""
 
 LOGGER = logging.getLogger("effects")
-"""Whose level lines follow that name no other logger."""
+"""The logger whose level applies to lines that name no other logger."""
 
 
 class Filter(NamedTuple):
-    """What a line's call asks for.
+    """The filter of a line's call.
 
     Attributes:
-        level: How much its effects matter. None: they follow no logger, as by default all but lines.
-        logger: The name of the logger whose level they follow.
-        every: Of how many effects one is shown, the first being one of them.
-        first: How many are shown; None: no limit.
-        min_seconds: How long after one that was shown no other is.
+        level: The level of its effects. None: no logger applies, as is the default of all but lines.
+        logger: The name of the logger whose level applies.
+        every: One of this many effects is shown, beginning with the first.
+        first: The maximum number of effects shown; None: no limit.
+        min_seconds: The minimum time between two effects that are shown.
     """
 
     level: int | None = None
@@ -57,26 +57,26 @@ class Filter(NamedTuple):
     min_seconds: float = 0.0
 
     def describe(self) -> dict[str, Any]:
-        """All of it that is not as by default."""
+        """The fields that do not have their defaults."""
         return {name: value for name, value in self._asdict().items() if value != Filter._field_defaults[name]}
 
     def allowed(self, least: int | None = None) -> bool:
-        """Whether the level is enough now: for this threshold, or if there is none, for the logger's."""
+        """True if the level now reaches this threshold, or if it is None the logger's."""
         return self.level is None or self.level >= (threshold(self.logger) if least is None else least)
 
 
 ALWAYS = Filter()
-"""What is asked for where nothing is."""
+"""The filter of a call that sets none."""
 
 
 OF_LINES = Filter(logging.INFO)
-"""The same of lines: prints, events and bars."""
+"""The default filter of lines: prints, events and bars."""
 
 
 def threshold(name: str) -> int:
-    """From which level on a logger takes events now: the level of its own, or of the nearest above it that has one. The
-    root's does not count, which has one, `logging.WARNING`, that no program has asked for, nor does `logging.disable`,
-    with which notebooks keep libraries quiet."""
+    """The lowest level that a logger takes now: its own level, or that of its nearest ancestor that has one. The root
+    logger does not count, since its default, `logging.WARNING`, is nobody's choice. Neither does `logging.disable`, by
+    which notebooks keep libraries quiet."""
     logger: logging.Logger | None = logging.getLogger(name)
     least = 0
     while logger is not None and logger is not logging.root and not (least := logger.level):
@@ -85,8 +85,8 @@ def threshold(name: str) -> int:
 
 
 class _Levels(dict[int, bool]):
-    """What a logger knows of levels. Python clears that of all loggers when the level of one has been set, and after
-    `logging.disable`. So to be told costs nothing until then."""
+    """A logger's cache of enabled levels, which tells listeners when it is cleared. `logging` clears the caches of all
+    loggers when the level of one has been set, and after `logging.disable`. So listening costs nothing until then."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,13 +102,13 @@ _levels = LOGGER._cache = _Levels()  # type: ignore[attr-defined]
 
 
 def when_levels_change(listener: Callable[[], None]) -> None:
-    """Calls `listener()` when the level of a logger has been set. It must take no lock under which others ask for
-    loggers."""
+    """Calls `listener()` when the level of a logger has been set. The listener must not take a lock under which other
+    threads call `logging.getLogger`: `logging` holds its own lock meanwhile, so that this could deadlock."""
     _levels.listeners.append(listener)
 
 
 def level_of(level: Any) -> int | None:
-    """A level as a number; None if it is none."""
+    """A level as a number; None if the value is not a level."""
     if isinstance(level, str):
         level = logging.getLevelNamesMapping().get(level.upper())
     return int(level) if is_whole(level) else None  # NumPy's too
@@ -124,7 +124,7 @@ def choose(
     min_seconds: Any = None,
     needs_level: bool = True,
 ) -> Filter:
-    """What a call asks for, checked. `needs_level`: it is of a line."""
+    """The filter of a call, checked. `needs_level`: True for lines, which always have a level."""
     if logger is every is first is min_seconds is None:
         if level is None and not needs_level:
             return ALWAYS

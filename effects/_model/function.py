@@ -27,7 +27,7 @@ MSG_CALLBACK_TAKEN = (
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _registered: dict[str, Callable[..., Any]] = {}  # by name; written under the lock, never removed from
-_names: dict[int, str] = {}  # by the function's address, which is its own for good
+_names: dict[int, str] = {}  # by the function's address, which is never reused, since `_registered` keeps the function
 _lock = threading.Lock()
 
 
@@ -73,9 +73,9 @@ def register_callback(name: str) -> Callable[[_F], _F]:
 class HostFunction:
     """A function of the user's, with a key by which records name it.
 
-    The key of a registered function is its name, under which other processes find it. That of another says where it
-    stands in the source, and never in memory: a process that traces the same programs has the same keys, and finds the
-    programs in JAX's persistent compilation cache.
+    The key of a registered function is its name, under which other processes find it. The key of another function is
+    its place in the source, never its address: a process that traces the same programs makes the same keys, and finds
+    the programs in JAX's persistent compilation cache.
     """
 
     __slots__ = ("__weakref__", "_fn", "key", "name", "registered")
@@ -109,7 +109,7 @@ _numbering = Numbering()
 
 
 def _local_key(fn: Any, name: str) -> str:
-    """Module, qualified name and number: the same for the same function, and another for each other."""
+    """Module, qualified name and number: the same key for the same function, and different keys for different ones."""
     place = f"{getattr(fn, '__module__', None)}:{function_name(fn)}:{name}"
     if isinstance(fn, types.MethodType):  # made anew whenever it is asked for
         return f"{place}#{_numbering.number_of(place, fn.__self__, fn.__func__)}"

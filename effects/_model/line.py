@@ -67,7 +67,7 @@ _EXAMPLES = {
     "fx.check": "fx.check(x > 0, 'x = {}', x)",
     "fx.error_if": "fx.error_if(x, x <= 0, 'x = {}', x)",
 }
-"""A right call, where it does not begin with the format."""
+"""By call, a correct example, where the format is not the first argument."""
 
 
 def _example(call: str) -> str:
@@ -135,12 +135,12 @@ class _Fields(_Formatter):
         self.unused += [name for name in kwargs if name not in used_args]
 
     def written_out(self, fmt: str, given: Arguments, marked: Arguments) -> str:
-        """The format with texts in place of those fields that show what is known while tracing.
+        """The format, with the fields that show statically known arguments replaced by their text.
 
         Args:
             fmt: The format, or the specification of a field.
             given: The arguments.
-            marked: The same, with `_Known` in place of all that is known.
+            marked: The same, with `_Known` in place of each static argument.
         """
         parts = []
         for literal, name, spec, conversion in self.parse(fmt):
@@ -158,12 +158,12 @@ class _Fields(_Formatter):
     def _is_known(self, name: str, marked: Arguments) -> bool:
         try:
             return isinstance(self.get_field(name, *marked)[0], _Known)
-        except Exception:  # of what a record fills, or in a class of the user's
+        except Exception:  # the field is filled by a record, or a class of the user's raised
             return False
 
 
 class _Known:
-    """Stands for what is known while tracing, and so do its attributes and its items."""
+    """Stands for a static argument, and so do its attributes and its items."""
 
     def __getattribute__(self, name: str) -> _Known:
         return self
@@ -177,23 +177,23 @@ def _escaped(text: str) -> str:
 
 
 class _NoArgument(Exception):
-    """(which argument a field is for, the first being 1): there are fewer."""
+    """A field's argument is missing. The exception's argument is its number, counted from 1."""
 
 
 def _is_filled(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> bool:
-    """Whether there is one `{}` for each argument, and nothing else to be filled. Most formats are so."""
+    """True if there is one `{}` for each argument and no other field, as in most formats."""
     text = fmt.replace("{}", "")
     fields = (len(fmt) - len(text)) // 2
     return "{" not in text and "}" not in text and fields == len(leaves) and tree == flat_arguments(fields)
 
 
 def _filled_in(tree: Any, leaves: Sequence[Operand | Static], shown: Callable[[Static], Any]) -> Arguments:
-    """The arguments, with zeros for arrays and what is `shown` of what is known."""
+    """The arguments, with zeros in place of arrays and `shown(leaf)` in place of static leaves."""
     return jax.tree.unflatten(tree, [leaf.zeros() if isinstance(leaf, Operand) else shown(leaf) for leaf in leaves])
 
 
 def write_out(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> str:
-    """A format with texts in place of those fields that show what is known while tracing."""
+    """A format, with the fields that show statically known arguments replaced by their text."""
     given = _filled_in(tree, leaves, lambda static: static.value)
     return _Fields().written_out(fmt, given, _filled_in(tree, leaves, lambda _: _Known()))
 
@@ -201,7 +201,7 @@ def write_out(fmt: str, leaves: Sequence[Operand | Static], tree: Any) -> str:
 def check_format(
     call: str, fmt: Any, site_leaves: tuple[Operand | Static, ...], tree: Any, where: Where, per_shard: bool = False
 ) -> tuple[str, tuple[Operand | Static, ...], tuple[str, ...]]:
-    """Raises what is wrong with a format and its arguments, as far as it can be known before there are values.
+    """Checks a format and its arguments, and raises every error that can be known before there are values.
 
     Returns:
         The format; the leaves; the names of the fields that the record fills: `device`, `lane`, in a kernel `grid`, and
@@ -246,7 +246,7 @@ def check_format(
     is_large = any(isinstance(leaf, Operand) and leaf.shape for leaf in site_leaves)
     text, written = "", fmt
     try:
-        if not fields.computed_spec:  # else what a field's specification will be is known with the values
+        if not fields.computed_spec:  # else a field's specification is known only with the values
             with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
                 text = fill(fmt, args, {**record_fields, **kwargs})
         if has_objects:
@@ -261,10 +261,10 @@ def check_format(
 
 
 _FILLED_BY_RECORDS = ("fx.print", "fx.print_grad", "fx.check", "fx.error_if")
-"""Calls whose formats may have fields that are no arguments."""
+"""Calls whose formats may have fields without an argument, which records fill."""
 
 _FILLED_IN = {"index": "with `per_shard=True`", "grid": "in a Pallas kernel"}
-"""Where there are such fields, of those that are not everywhere."""
+"""By name of such a field, the condition under which it exists; the others always do."""
 
 
 def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.FormatError:
@@ -282,7 +282,7 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
     return errors.FormatError(MSG_FORMAT.format(call=call, where=where, fmt=fmt, why=why, remedy=remedy))
 
 
-# A traced value in an f-string with a specification, which fails before the call that the text is for.
+# A traced value in an f-string with a specification: formatting fails before the call that gets the text.
 
 
 @patches.implements("text of traced values")
@@ -296,7 +296,7 @@ def _refusing_specifications(own: Callable[[Any, str], str]) -> Callable[[Any, s
 
 
 def _uses_effects(frame: FrameType) -> bool:
-    """Whether a function uses this library by a name that it has, or one of its functions."""
+    """True if a name in a function's code refers to this library, or to one of its functions."""
     known, code = {**frame.f_globals, **frame.f_locals}, frame.f_code
     for name in {*code.co_names, *code.co_varnames, *code.co_freevars}:
         thing = known.get(name)
@@ -310,8 +310,8 @@ def _uses_effects(frame: FrameType) -> bool:
 
 
 def fill(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The text of a format. A specification such as `.3f` is one for each element of an array, also of one in a pytree
-    of which a field shows a part; `stats` and `hist` are of arrays as a whole."""
+    """The text of a format. A specification such as `.3f` applies to each element of an array, also of an array inside
+    a pytree that a field shows a part of; `stats` and `hist` apply to the array as a whole."""
     if ":" in fmt:
         args = [*map(_with_elements, args)]
         kwargs = {name: _with_elements(value) for name, value in kwargs.items()}
@@ -348,7 +348,7 @@ _OF_RECORD: dict[str, Callable[[Record], Any]] = {
     "grid": lambda record: record.grid,
     "index": shown_index,
 }
-"""What a field shows that the record fills."""
+"""By name of a field that records fill, the function from a record to its value."""
 
 
 @described_by("line")
@@ -358,7 +358,7 @@ class Line(NativeText):
 
     fmt: str
     options: tuple[tuple[str, Any], ...] | None = None  # NumPy's print options; None: those in force at the call
-    record_fields: tuple[str, ...] = ()  # fields that are filled with what the record says: `device`, `grid`, `index`
+    record_fields: tuple[str, ...] = ()  # fields that the record fills: `device`, `lane`, `grid`, `index`
 
     @property
     def labels(self) -> Mapping[str, Any]:
@@ -366,7 +366,8 @@ class Line(NativeText):
 
     @functools.cached_property
     def only_fills(self) -> bool:
-        """What a specification pads or cuts behind a conversion has to be there."""
+        """True unless a field has both a conversion and a specification, which pads or cuts the converted text: then
+        the text must exist first."""
         if "!" not in self.fmt:
             return True
         return not any(spec and conversion for _, _, spec, conversion in string.Formatter().parse(self.fmt))
@@ -377,7 +378,7 @@ class Line(NativeText):
 
     def text(self, record: Record) -> str:
         if not self.record_fields:
-            if self.options is not None:  # JAX shows a shard by itself
+            if self.options is not None:  # a print of JAX's: `jax.debug.print` shows a shard without its index
                 return jax_text(self.fmt, self._options, record.args, record.fields)
             return after_shard(record, fill(self.fmt, record.args, record.fields))
         own = {name: _OF_RECORD[name](record) for name in self.record_fields}
@@ -408,14 +409,14 @@ def write_lines(records: Iterable[Record], shown: Callable[[Record], str], write
     try:
         for record in records:
             lines.append(shown(record))
-    finally:  # those before one that cannot be shown, too
+    finally:  # also the lines before a record that cannot be shown
         if lines:
             write("".join(lines))
 
 
 def jax_text(fmt: str, options: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """The text of a format of JAX's, under NumPy's print options."""
-    if options == np.get_printoptions():  # setting them takes longer than asking
+    if options == np.get_printoptions():  # setting the options takes longer than getting them
         return fmt.format(*args, **kwargs)
     with np.printoptions(**options):
         return fmt.format(*args, **kwargs)

@@ -1,11 +1,11 @@
-"""The native module, if it is of the same version as the Python code, and what it says of the wire."""
+"""The native module, checked to be of the same version as the Python code, and its layout of the wire."""
 
 from __future__ import annotations
 
 from typing import Any
 
 INTERFACE = 43
-"""That of the module, `kInterface` in `dispatch/native/wire.h`: the one number that both have to have."""
+"""The interface version, which must equal `kInterface` in `dispatch/native/wire.h`."""
 
 MSG_NATIVE_MISSING = (
     "The native module `effects._native` is not there. It is built when the package is installed. Install the package "

@@ -1,7 +1,7 @@
 """Numbers for objects of one name: functions that are closures of one code, and classes that are defined again.
 
-They are the same in each process that meets the objects in the same order, where an address is not. So what is
-described by name and number is found again in JAX's persistent compilation cache, and two objects stay two.
+The numbers, unlike addresses, are the same in each process that meets the objects in the same order. So programs that
+describe an object by name and number are found again in JAX's persistent compilation cache, and two objects stay two.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Numbering:
 
     def __init__(self) -> None:
         self._next: dict[str, Iterator[int]] = {}
-        # By name and identity. An entry goes with its object, ahead of the object's memory, so that none is met under
-        # an address that another had before. There is no lock, as the object may go at any time.
+        # By name and identity. An entry is removed with its object, before the object's memory is freed, so that no
+        # later object at the same address meets it. There is no lock, since an object may die at any time.
         self._numbers: dict[Any, tuple[weakref.ref[Any], int]] = {}
 
     def number_of(self, name: str, owner: Any, part: Any = None) -> int:
@@ -28,7 +28,7 @@ class Numbering:
         if (known := self._numbers.get(identity)) is not None:
             return known[1]
         number = next(self._next.setdefault(name, itertools.count()))
-        with contextlib.suppress(TypeError):  # what cannot be referred to weakly is another one each time
+        with contextlib.suppress(TypeError):  # without weak references, each call gets a new number
             entry = weakref.ref(owner, lambda _: self._numbers.pop(identity, None)), number
             return self._numbers.setdefault(identity, entry)[1]  # another thread may have been first
         return number

@@ -56,7 +56,8 @@ class Operand:
         return tuple(next(of_axes) if differs else 0 for differs in self.lanes)
 
     def describe(self) -> str:
-        """All of it as text: `float32[2,3]`, `int4[2]/int8`, `float32[9,2]@10` (lanes of the outer of two `vmap`s)."""
+        """The operand as text: `float32[2,3]`, `int4[2]/int8`, `float32[9,2]@10` (lanes of the outer of two
+        `vmap`s)."""
         stored = "" if self.stored == self.dtype else f"/{dtype_name(self.stored)}"
         lanes = "@" + "".join("01"[differs] for differs in self.lanes) if self.lanes else ""
         return f"{dtype_name(self.dtype)}[{','.join(map(str, self.shape))}]{stored}{lanes}"
@@ -76,23 +77,23 @@ class Static:
 
     @property
     def is_object(self) -> bool:
-        """Whether it is of a type that descriptions do not have: only its text travels."""
+        """True if descriptions have no value of this type, so that only its text travels."""
         return not isinstance(self.value, _PLAIN)
 
     @property
     def travels_as_text(self) -> bool:
-        """Whether a description has only its text: it is an object, or of a class that derives from a plain one."""
+        """True if a description has only the text of the value: of objects, and of subclasses of plain types."""
         value = self.value
         is_scalar = isinstance(value, np.generic) and not isinstance(value, (str, bytes, np.void))
         return type(value) not in _TYPES and not is_scalar
 
     def as_text(self) -> Static:
-        """The same of an object's text."""
+        """The argument with an object replaced by its text."""
         return Static(Text(self.value)) if self.is_object else self
 
 
 class Text(str):
-    """The text of an object, which has that of its `repr` too: containers show what is in them by it."""
+    """The text of an object, with its `repr` text too, by which containers show their elements."""
 
     def __new__(cls, thing: object, repr_text: str | None = None) -> Self:
         text = super().__new__(cls, thing if isinstance(thing, str) else _text(str, thing))
@@ -119,7 +120,7 @@ _OPERAND = r"(\w+)\[([-,\d]*)\](?:/(\w+))?(?:@([01]+))?"
 
 
 def read_operand(description: str) -> Operand:
-    """The operand that describes itself so."""
+    """The operand that has this description."""
     match = re.fullmatch(_OPERAND, description)
     assert match is not None, description
     dtype, shape, stored, lanes = match.groups()
@@ -132,16 +133,16 @@ def read_operand(description: str) -> Operand:
 
 
 _MANY = 1 << 10
-"""The size in place of one that is not known yet when a format is tried."""
+"""The size that stands for an unknown one when a format is tried."""
 
 
 @functools.cache
 def dtype_name(dtype: np.dtype) -> str:
-    """The type's name, which NumPy makes anew at every asking."""
+    """The type's name, cached, since NumPy makes `dtype.name` anew each time."""
     return dtype.name
 
 
-# Less than a byte: each device packs them in its own format.
+# Types of less than a byte travel as wider ones, since each device packs them in its own format.
 _STORED = {
     **dict.fromkeys(("int1", "int2", "int4"), np.dtype(np.int8)),
     **dict.fromkeys(("uint1", "uint2", "uint4"), np.dtype(np.uint8)),
@@ -154,7 +155,7 @@ def stored_dtype(dtype: np.dtype) -> np.dtype:
     return _STORED.get(dtype_name(dtype), dtype)
 
 
-# Arguments of effects: what of them travels in records, and what is known while a program is traced.
+# Arguments of effects: arrays, which travel in records, and static values, known while a program is traced.
 
 MSG_ARGUMENT = (
     "`{call}` at {where} was given {value} of type {type} as {path}. Arguments are pytrees of arrays, and strings, "
@@ -169,22 +170,20 @@ MSG_TRACER_IN_TEXT = (
 
 
 def holds_tracer(text: str) -> bool:
-    """Whether a text has what JAX shows of a value that is not known yet: the name of a tracer, and what it holds."""
+    """True if a text contains the text of a tracer: the name of a tracer class with its contents, or `Traced<`."""
     names = re.findall(r"\b(\w+Tracer)[<(]", text)
     return "Traced<" in text or bool(names and not _jax.tracer_names().isdisjoint(names))
 
 
 @functools.cache
 def flat_arguments(count: int) -> Any:
-    """The structure of so many positional arguments, each of them a leaf."""
+    """The structure of `count` positional arguments, each of them a leaf."""
     return jax.tree.structure(((0,) * count, {}))
 
 
 def whole_arguments(tree: Any, leaves: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """`(args, kwargs)` of this structure: of each argument that is a leaf, this leaf, and of a pytree nothing but None.
-
-    No object of a class of the user's is made, which may want arrays in place of these leaves.
-    """
+    """`(args, kwargs)` of this structure, with each argument that is a leaf replaced by this leaf, and each pytree by
+    None. No object of a user class is made, since its constructor may require arrays as leaves."""
     remaining = iter(leaves)
 
     def whole(child: Any) -> Any:
@@ -199,9 +198,9 @@ def whole_arguments(tree: Any, leaves: Sequence[Any]) -> tuple[list[Any], dict[s
 def take_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], call: str, where: Where, takes_objects: bool = False
 ) -> tuple[list[Any], tuple[Operand | Static, ...], Any]:
-    """Sorts arguments into what travels in records and what is known now: (operand values, leaves, treedef).
+    """Flattens arguments and separates the arrays, which travel in records: (operand values, leaves, treedef).
 
-    `takes_objects`: whether any object is taken as it is, for what makes text of it.
+    `takes_objects`: True if any object is taken as a static leaf, by a caller that makes text of it.
     """
     paths, tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
     values: list[Any] = []
@@ -227,14 +226,15 @@ def take_arguments(
 
 
 def is_array(x: Any) -> bool:
-    """True for an array of JAX's, and for one of NumPy's that has numbers or booleans."""
+    """True for a JAX array, and for a NumPy array of numbers or booleans."""
     if isinstance(x, np.ndarray):
         return bool(jnp.issubdtype(x.dtype, np.number)) or x.dtype == bool or x.dtype == jax.dtypes.float0
     return isinstance(x, jax.Array)
 
 
 def take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand]:
-    """An array as it travels, and its description. What has no numbers is refused."""
+    """An array in the type in which it travels, and its description. Arrays of other things than numbers and booleans
+    are refused."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = _jax.physical_key_data(x)
     if x.dtype == jax.dtypes.float0:  # the tangent of an integer: it has no value
@@ -326,7 +326,7 @@ _numbering = Numbering()
 
 
 def _own_name(type_: type) -> str:
-    """The name of a class of the user's. One that has been defined again, as in a notebook, has a number too."""
+    """The name of a user class. A class that has been defined again, as in a notebook, gets a number too."""
     number = _numbering.number_of(type_.__qualname__, type_)
     return f"{type_.__qualname__}#{number}" if number else type_.__qualname__
 
@@ -348,7 +348,7 @@ def _read_key(description: Any) -> Any:
 
 
 def nodes_unknown_elsewhere(description: Any) -> set[str]:
-    """Types of a tree's nodes whose text another process does not know, from the tree's description."""
+    """The names of node types whose text another process cannot make, from a tree's description."""
     if not isinstance(description, dict):
         return set()
     [(kind, value)] = description.items()

@@ -27,26 +27,26 @@ class Style(enum.IntEnum):
 
 
 class Wrap(enum.IntEnum):
-    """What begins behind a piece's literal, or ends behind its field, and is written otherwise as a whole."""
+    """The begin of a span, behind a piece's literal, or its end, behind a field; a span is rewritten as a whole."""
 
     NONE = 0
     BEGIN = 1
-    END_STRING = 2  # a string of JSON
-    END_LINE = 3  # a line, in which other lines go on
+    END_STRING = 2  # the span is quoted as a string of JSON
+    END_LINE = 3  # newlines in the span become spaces
 
 
 class Piece(NamedTuple):
-    """A part of a text: what stands ahead of a field, and what the field shows."""
+    """A part of a text: a literal, and the field behind it."""
 
     literal: str
     type: int | None = None  # the code of its elements' type; None: there is no field
-    offset: int = 0  # where the operand begins in a record's payload; the header lies ahead of that; of "lane" the axis
-    strides: tuple[int, ...] = ()  # in bytes, along each axis of lanes; empty if it is the same in all of them
+    offset: int = 0  # the operand's first byte in the payload (negative: in the header); of type "lane", the axis
+    strides: tuple[int, ...] = ()  # in bytes, along each axis of lanes; empty if the operand is the same in all lanes
     style: int = Style.FORMAT
     conversion: str = ""  # "e", "f" or "g": the specification's, of each element
     precision: int = 0
     shape: tuple[int, ...] = ()
-    dtype: str = ""  # how `repr` names the type, unless it does not
+    dtype: str = ""  # the type's name in `repr`; empty if `repr` leaves it out
     options: PrintOptions | None = None  # None: those that are in force at the call
     wrap: int = Wrap.NONE
 
@@ -55,5 +55,5 @@ class Plan(NamedTuple):
     """The plan by which native code makes the text of a site's records."""
 
     pieces: list[Piece]
-    lanes: tuple[int, ...] = ()  # how many there are along each axis; each lane is a text of its own
-    mask: Piece | None = None  # says which lanes have the effect; None: all
+    lanes: tuple[int, ...] = ()  # the number along each axis; each lane has a text of its own
+    mask: Piece | None = None  # which lanes have the effect; None: all

@@ -1,7 +1,7 @@
-"""The primitive of host effects, and what transformations make of it.
+"""The primitive of host effects, and its rules for transformations.
 
-`effect_p` takes the operands of one site and gives what the program waits for: the results of a callback, else nothing.
-How it becomes part of a program stands in `lowering/`; how it happens at once, outside of any program, in `dispatch/`.
+`effect_p` takes the operands of one site and returns the results of a callback, if the program waits for any. Its
+lowering is in `lowering/`; its evaluation outside of any program is in `dispatch/`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ effect_p.multiple_results = True
 
 
 def result_avals(site: Site) -> list[Any]:
-    """Types of what a program waits for at this site. In a per-device region a user's function may return another
-    thing to each device; JAX takes what its own callbacks return to be the same on all."""
+    """The types of the results that a program waits for at this site. In a per-device region a user function may
+    return different results to each device; JAX takes the results of its own callbacks to be the same on all."""
     avals = [_jax.ShapedArray(result.shape, result.stored) for result in site.results or ()]
     return avals if site.origin is not None else [_jax.per_device(aval) for aval in avals]
 
@@ -53,7 +53,7 @@ _jax.infer_types_each_time(effect_p)
 
 
 def bind_where(when: Any, operands: Sequence[Any], site: Site, call: str) -> None:
-    """The effect of a site where `when` holds; None: always. Nothing uses its results."""
+    """Binds the effect of a site under the condition `when`; None: always. Its results are dropped."""
     when = take_when(when, site, call)
     if isinstance(when, _jax.Tracer):
         jax.lax.cond(when, lambda *given: effect_p.bind(*given, site=site)[:0], lambda *_: [], *operands)
@@ -76,7 +76,7 @@ def take_when(when: Any, site: Site, call: str) -> Any:
 
 
 def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], list[Any]]:
-    """The primal program has the effect; tangents have none. A function of the user's has no derivative."""
+    """Binds the effect to the primals alone: tangents have no effect, and a user function has no derivative."""
     if site.results and any(type(tangent) is not _jax.ad.Zero for tangent in tangents):
         raise errors.NotDifferentiable(MSG_NOT_DIFFERENTIABLE.format(function=site.content.title, where=site.where))
     outs = effect_p.bind(*primals, site=site)
@@ -86,8 +86,8 @@ def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], 
 def _effect_batch(
     axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, site: Site
 ) -> tuple[Sequence[Any], Sequence[Any]]:
-    """One record with lanes, replayed lane by lane, whether its operands differ between them or not. JAX's own effects
-    happen once, as in JAX, if none of their operands differs."""
+    """Batches an effect to one record with lanes, which is replayed lane by lane even if no operand is batched. JAX's
+    own effects happen once if no operand is batched, as in JAX."""
     values = dims[0 if site.mask is None else 1 :]
     if all(dim is None for dim in values) and (site.origin is not None or _jax.is_axis_of_tangents(axis_data)):
         if len(values) == len(dims) or dims[0] is None:
@@ -103,10 +103,10 @@ def _effect_batch(
 
 
 def _bind_in_any_lane(active: Any, operands: Sequence[Any], site: Site) -> Sequence[Any]:
-    """The effect of a site with a mask, where the mask holds in some lane of an axis that the site does not have."""
+    """Binds the effect of a site with a mask once for a whole axis, if the mask holds in any lane of the axis."""
     if site.lanes:
         return effect_p.bind(active, *operands, site=site)
-    site = dataclasses.replace(site, mask=None)  # which is for lanes
+    site = dataclasses.replace(site, mask=None)  # a site without lanes needs no mask
 
     def skip(*_: Any) -> list[Any]:
         return [jax.lax.full(aval.shape, 0, aval.dtype) for aval in result_avals(site)]
@@ -115,7 +115,8 @@ def _bind_in_any_lane(active: Any, operands: Sequence[Any], site: Site) -> Seque
 
 
 def _effect_transpose(cotangents: Any, *operands: Any, site: Site) -> Any:
-    """What is linear has no value in a transposed function; all else has been evaluated. JAX leaves its own out."""
+    """Refuses to transpose an effect, since it has no primal value to show. JAX's own callbacks without results are
+    dropped, as JAX drops them."""
     if site.origin is not None and site.results is None:
         return [None] * len(operands)
     raise errors.NotDifferentiable(MSG_TRANSPOSED.format(effect=site.effect, where=site.where))

@@ -13,12 +13,12 @@ from effects._model.site import Site
 
 print_grad_p = _jax.Primitive("print_grad")
 print_grad_p.multiple_results = True
-"""The identity, which is linear; what is printed is in its transpose."""
+"""The identity, which is linear; its transpose prints the cotangents."""
 
 
 def _split(args: Sequence[Any], site: Site) -> tuple[list[Any], list[Any], list[Any]]:
-    """The mask, if there is one; the values whose cotangents are shown, which are the first argument of the site; and
-    the other arguments."""
+    """Splits operands into three: the mask, if there is one; the values whose cotangents are shown, which are the first
+    argument of the site; and the other arguments."""
     masks = 0 if site.mask is None else 1
     end = masks + site.tree.children()[0].children()[0].num_leaves
     return list(args[:masks]), list(args[masks:end]), list(args[end:])
@@ -41,13 +41,13 @@ def _print_grad_transpose(cotangents: Sequence[Any], *args: Any, site: Site) -> 
     cotangents = [_jax.ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     _, operands, _ = _split(site.operands, site)
     stored = [jnp.asarray(x, operand.stored) for x, operand in zip(cotangents, operands, strict=True)]
-    if not mask or site.lanes or isinstance(mask[0], _jax.Tracer) or mask[0]:  # outside of programs none looks at it
+    if not mask or site.lanes or isinstance(mask[0], _jax.Tracer) or mask[0]:  # eager evaluation ignores masks
         effect_p.bind(*mask, *stored, *others, site=site)
     return [*(None for _ in mask), *cotangents, *(None for _ in others)]
 
 
 def _print_grad_batch(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, site: Site) -> tuple[Any, Any]:
-    """Each lane has a cotangent of its own, even if the value is the same in all."""
+    """Batches the values even if they are the same in all lanes, since each lane has a cotangent of its own."""
     if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):
         outs = print_grad_p.bind(*args, site=site)
         return outs, [None] * len(outs)

@@ -1,5 +1,5 @@
 """Records and their values, as handlers, captures and callbacks get them, and as Python and JSON have them; and marks,
-which stand for the values while a text is made: the text then says where native code puts each value."""
+which stand for the values in a sample text, from which native code learns where to put each value."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Record:
 
     Attributes:
         effect: The effect's name.
-        device: The device that recorded it: its position in `jax.devices()`; -1 if all of the program's devices
-            did, or if it is not known, as without native handlers.
+        device: The device that recorded it, as its position in `jax.devices()`; -1 if all of the program's devices
+            did, or if the device is not known, as without native handlers.
         token: Its place in program order: (stream, epoch, phase, index).
         lane: Its lane under `vmap`: one number for each, the outermost first.
-        grid: In a Pallas kernel: which program of the grid had it, as `pl.program_id` says along each axis. Under
-            `vmap` of the kernel the lane stands ahead of these. None outside of kernels.
-        time: When its device published it: seconds since the epoch, as `time.time()` has them. Of a record that was
-            published before anything asked for records: when the host took it.
+        grid: In a Pallas kernel: the index of the program that recorded it, as `pl.program_id` of each axis. Under
+            `vmap` of the kernel the lane comes first. None outside of kernels.
+        time: The time when its device published it, in seconds since the epoch, as of `time.time()`; for a record
+            published before anything asked for records, the time when the host took it.
 
     Example:
         >>> import effects as fx
@@ -61,7 +61,7 @@ class Record:
         grid: tuple[int, ...] | None,
         time: float | None = None,
     ):
-        """`payload` may be read already: the values of all lanes."""
+        """`payload`: bytes, or the values of all lanes, if they have been read already."""
         self._site = site
         self._payload = payload
         self._values: tuple[tuple[Any, ...], dict[str, Any]] | None = None
@@ -117,7 +117,7 @@ class Record:
 
     @property
     def index(self) -> tuple[slice, ...] | None:
-        """With `per_shard=True`, where the shard lies in the whole, of the first array that is sharded; else None."""
+        """With `per_shard=True`, the slice of the whole that the shard of the first sharded array is; else None."""
         return self._site.index
 
     @property
@@ -148,20 +148,20 @@ class Record:
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """The processes that have this same record, which is of a whole value of a program over several devices. Empty
-        if the device that recorded it has it for itself."""
+        """The processes that have this same record, if it is of a replicated value of a program over several devices.
+        Empty if only the device that recorded it has it."""
         return self._site.processes
 
     @property
     def ordered(self) -> bool:
-        """Whether its token is its place in program order."""
+        """True if its token is its place in program order."""
         return self._site.effect.ordered
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as values of Python's own, for what takes a dictionary.
+        """The record as a dictionary of Python's own types.
 
-        Arrays are numbers and nested lists; those of less than 64 bits are the shortest decimals that their type reads
-        as the same. `where` is a dictionary of file, line and function. `fields` and `args` are as the user gave them.
+        Arrays become numbers and nested lists; floats of less than 64 bits become the shortest decimals that their type
+        reads as the same. `where` is a dictionary of file, line and function. `fields` and `args` are the call's.
 
         Example:
             >>> import effects as fx
@@ -174,7 +174,7 @@ class Record:
         return self.dict_with(python_value)
 
     def dict_with(self, shown: Callable[[Any], Any]) -> dict[str, Any]:
-        """The same, with `shown` of what the user gave."""
+        """The record as a dictionary, with `shown` applied to `fields` and `args`."""
         where = self.where
         return {
             "effect": self.effect,
@@ -204,11 +204,11 @@ class Record:
         return f"<Record {self.effect} {shown} at {self.where} token={self.token} device={self.device}{lane}{grid}>"
 
 
-# What handlers and extensions look at beyond what users see of a record.
+# Internals of a record, for handlers and extensions.
 
 
 def site_of(record: Record) -> Site:
-    """The site of a record: its effect, its content, and how its values lie."""
+    """The site of a record: its effect, its content, and the layout of its values."""
     return record._site
 
 
@@ -218,7 +218,7 @@ def number_of_device(record: Record) -> int:
 
 
 def after_shard(record: Record, text: str) -> str:
-    """A record's text, with `per_shard=True` behind device and index."""
+    """A record's text; with `per_shard=True`, preceded by device and index."""
     if not record._site.per_shard or record.index is None:
         return text
     return f"device {record.device} {shown_index(record)}: {text}"
@@ -236,7 +236,8 @@ Part = tuple[Site, tuple[int, ...], int, Any, float]
 def records_of(
     site: Site, token: tuple[int, ...], device: int, payload: Any, time: float, make: Callable[..., Record] = Record
 ) -> Iterator[Record]:
-    """One record for each lane that has the effect, in order; one without lanes. `make` is called as `Record` is."""
+    """Yields a record for each lane that has the effect, in order; one record if the site has no lanes. `make` takes
+    the arguments of `Record`."""
     values = site.read(payload) if site.lanes else payload  # once for all lanes
     grid = site.hidden_numbers("grid", payload)
     for lane in site.lanes_of(payload):
@@ -244,13 +245,13 @@ def records_of(
 
 
 def count_lanes(site: Site, payload: Any) -> int:
-    """How many lanes of a record have the effect."""
+    """The number of lanes of a record that have the effect."""
     active = site.active(payload)
     return math.prod(site.lanes) if active is None else int(active.sum())
 
 
 class Records(Sequence[Record]):
-    """Records one after the other, as they came from their devices. Nothing is read before it is asked for."""
+    """A batch of records, in the bytes in which they came from their devices. They are read lazily."""
 
     def __init__(self, data: bytes, count: int, find_site: Callable[[int], Site]):
         self._data = data
@@ -268,7 +269,7 @@ class Records(Sequence[Record]):
 
     @property
     def only_site(self) -> Site | None:
-        """The one site that all are of, if it is so."""
+        """The one site of all these records; None if there are several, or if sizes are known only at run time."""
         if self._one is not None:
             return self._one[0]
         if not self._count:
@@ -281,24 +282,24 @@ class Records(Sequence[Record]):
         return site if (self.header_column("site", site) == site.id).all() else None
 
     def _column(self, shape: tuple[int, ...], dtype: np.dtype, offset: int, site: Site) -> np.ndarray:
-        """What lies at this byte of each record, if all are of one site."""
+        """A strided view of the values at this byte of each record. All records must be of one site."""
         inner = np.empty(shape, dtype).strides
         strides = (HEADER.itemsize + site.payload_size, *inner)
         return np.ndarray((self._count, *shape), dtype, self._data, offset, strides)
 
     def header_column(self, field: str, site: Site) -> np.ndarray:
-        """A field of each record's header, if all are of one site."""
+        """A field of each record's header. All records must be of one site."""
         dtype = HEADER[field]
         return self._column(dtype.shape, dtype.base, header_offset(field), site)
 
     def operand_column(self, operand: Operand, offset: int, site: Site) -> np.ndarray:
-        """An operand of each record, as it is stored at this byte of the payload, if all are of one site."""
+        """An operand of each record, in its stored type, from this byte of the payload. All must be of one site."""
         return self._column(operand.shape, operand.stored, HEADER.itemsize + offset, site)
 
     def columns(self) -> dict[str, np.ndarray] | None:
-        """The values of each argument, by name or position; the first axis are the records.
+        """The values of each argument, by name or position, stacked along a first axis of records.
 
-        None if they are of several sites, or of one under `vmap`.
+        None if the records are of several sites, or of a site under `vmap`.
         """
         site = self.only_site
         if site is None or site.lanes or not self._data:
@@ -307,7 +308,7 @@ class Records(Sequence[Record]):
         for name, leaf in zip(site.leaf_names, site.leaves, strict=True):
             if isinstance(leaf, Static):
                 value = leaf.value
-                cut = isinstance(value, (str, bytes)) and value[-1:] in ("\0", b"\0")  # by NumPy's text
+                cut = isinstance(value, (str, bytes)) and value[-1:] in ("\0", b"\0")  # NumPy drops trailing zeros
                 columns[name] = np.full(self._count, value, object if cut else None)
             else:
                 columns[name] = self.operand_column(leaf, next(places)[2], site)
@@ -316,7 +317,7 @@ class Records(Sequence[Record]):
         return columns
 
     def split(self, parts: int) -> tuple[Records, Records]:
-        """The first so many of `parts()`, and the rest."""
+        """Splits the records: the first `parts` of `parts()`, and the rest."""
         if self._one is not None:
             nothing = Records(b"", 0, self._find_site)
             return (self, nothing) if parts else (nothing, self)
@@ -327,10 +328,10 @@ class Records(Sequence[Record]):
         return Records(first, parts, self._find_site), Records(rest, self._count - parts, self._find_site)
 
     def sites(self) -> list[Site]:
-        """The sites that these are of, as they come."""
+        """The sites of these records, each once."""
         if self._sites is None:
             known = {site_id: self._find_site(site_id) for site_id in native.sites_of(self._data)}
-            self._find_site = known.__getitem__  # a handler may keep the records for longer than there is their program
+            self._find_site = known.__getitem__  # a handler may keep the records for longer than their program lives
             self._sites = [*known.values()] if self._one is None else [self._one[0]]
         return self._sites
 
@@ -344,7 +345,8 @@ class Records(Sequence[Record]):
         return Records(data, count, self._find_site)
 
     def runs(self, key: Callable[[Site], bool]) -> Iterator[tuple[int, Records]]:
-        """The records of consecutive sites that have the same key, and how many they are, lanes counted as one."""
+        """Groups consecutive records by `key(site)`, and yields the size of each group (lanes count as one) and the
+        group."""
         if len({*map(key, self.sites())}) < 2:
             yield self._count, self
             return
@@ -359,10 +361,10 @@ class Records(Sequence[Record]):
         yield count, Records(self._data[begin:], count, self._find_site)
 
     def rows(self, plans: dict[int, Any], options: int) -> tuple[bytes, np.ndarray] | None:
-        """The lines that native code makes of them, and where each ends; None if it has no hold of them.
+        """The lines that native code makes of the records, and the end of each; None for a record that travelled alone.
 
         Args:
-            plans: By site, how. A record of another site has no line.
+            plans: By site, the plan of its lines. A record of another site has no line.
             options: The number of the print options for arrays.
         """
         if self._one is not None:
@@ -371,7 +373,7 @@ class Records(Sequence[Record]):
         return text, np.frombuffer(ends, np.uint64)
 
     def parts(self) -> Iterator[Part]:
-        """Each of them."""
+        """Yields each record, all its lanes together."""
         if self._one is not None:
             yield self._one
         at = 0
@@ -383,8 +385,8 @@ class Records(Sequence[Record]):
             yield self._find_site(header.site).resolve_sizes(payload), header.token, header.device, payload, header.time
 
     def shown_parts(self) -> Iterator[tuple[int, Part]]:
-        """Those of `parts()` that are shown, with their places there: all, or the newest of each device and of the same
-        lanes, where it shows all that those before it have shown."""
+        """Yields the position and value of each of `parts()` that is to be shown: all of them, or if the newest
+        supersedes earlier ones, the newest for each device and mask."""
         site = self.only_site if self._count > 1 else None
         if site is None or not site.content.shows_newest:
             yield from enumerate(self.parts())
@@ -416,13 +418,13 @@ class Records(Sequence[Record]):
         return list(self)[index]
 
 
-# Values of records as those of Python's own.
+# Values of records in Python's own types.
 
 
 def python_value(value: Any) -> Any:
     """A value as Python's numbers, strings, lists and dictionaries.
 
-    Of a class that JAX was told of: a dictionary of its leaves by path, such as `"layer.w"`.
+    An instance of a registered pytree class becomes a dictionary of its leaves by path, such as `"layer.w"`.
     """
     if isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
@@ -441,8 +443,8 @@ def python_value(value: Any) -> Any:
 
 
 def shortest(array: np.ndarray) -> np.ndarray:
-    """Numbers of a type that NumPy itself has, of which each is written in the fewest digits that its own type reads as
-    the same: 0.1 and not 0.10000000149011612."""
+    """The numbers in a type of NumPy's own, rounded so that each is written with the fewest digits that its original
+    type reads as the same: a float32 becomes 0.1 and not 0.10000000149011612."""
     dtype = array.dtype
     if not is_numpys(dtype):
         if jnp.issubdtype(dtype, np.floating):
@@ -458,7 +460,7 @@ def shortest(array: np.ndarray) -> np.ndarray:
 
 
 def is_numpys(dtype: np.dtype) -> bool:
-    """Whether NumPy itself has a type, and knows what it is; of a library's such as bfloat16 `isbuiltin` is 2."""
+    """True for a type of NumPy's own. For a type that a library registers, such as bfloat16, `isbuiltin` is 2."""
     return dtype.kind in "biufcUSO" and dtype.isbuiltin != 2
 
 
@@ -467,7 +469,7 @@ def is_number(dtype: np.dtype) -> bool:
 
 
 def as_numpys(column: np.ndarray) -> np.ndarray:
-    """The values in a type that NumPy itself has, which is wider if it has not this one."""
+    """The values in a type of NumPy's own: a wider one if theirs is not."""
     dtype = column.dtype
     if is_numpys(dtype) and dtype.kind != "O":
         return column
@@ -515,21 +517,21 @@ def _plain_array(array: np.ndarray) -> Any:
     return array.tolist()
 
 
-# Marks, which stand for values while a text is made.
+# Marks, which stand for values in a sample text.
 
 _NAME = uuid.uuid4().hex
-"""What no text of a user's has in it."""
+"""The beginning of a mark, which no user text contains."""
 
 MARK = rf"{_NAME}([fsrv])(\d+):([0-9a-f]*);"
-"""A mark in a text: the way in which it is shown, its number, and the specification of a format."""
+"""A mark in a text: the letter of its style, its number, and its format specification in hexadecimal."""
 
 
 class Unfilled(Exception):
-    """Python has to make the text, since it does more with a value than to show it."""
+    """Python must make the text, since the text depends on a value in another way than by showing it."""
 
 
 class Mark:
-    """Stands for a value. As text it says how it is shown; nothing else can be done with it."""
+    """Stands for a value. Its text records how the value is shown; every other operation raises `Unfilled`."""
 
     __slots__ = ("_number", "field_of")
 
@@ -551,7 +553,7 @@ class Mark:
 
     @property
     def as_value(self) -> str:
-        """Where the value itself stands, as in JSON."""
+        """The mark of the value itself, as an element of JSON."""
         return self._text("v")
 
     def _refuse(self, *_: Any) -> Never:

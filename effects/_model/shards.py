@@ -13,8 +13,8 @@ class Shards(NamedTuple):
     """The shards of a record.
 
     Attributes:
-        index: The part of the whole that the first array is which is sharded, or the first array if none is.
-        smaller: The arguments that are smaller in this record than the shards of others, with the part that counts.
+        index: The slice of the whole that this shard is, of the first sharded array, or of the first array if none is.
+        smaller: The arguments whose shard is smaller here than elsewhere, with the slice of the padded shard.
     """
 
     index: tuple[slice, ...]

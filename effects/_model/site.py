@@ -39,7 +39,7 @@ from effects._model.where import Where
 
 
 def describe_site(site: Site) -> str:
-    """All of a site as JSON, without what goes without saying: a program carries it at every call."""
+    """A site as JSON, without fields that have their defaults, since a program carries the text at every call."""
     description = {
         "effect": describe_effect(site.effect),
         "content": site.content.describe(),
@@ -48,7 +48,7 @@ def describe_site(site: Site) -> str:
     }
     if site.where.callers:
         description["callers"] = site.where.callers
-    if not site.is_flat:  # with all that tells trees apart: types of keys and nodes, their own data
+    if not site.is_flat:  # with the types of keys and nodes and the node data, so that different trees differ
         description |= {"tree": describe_tree(site.tree), "structure": str(site.tree)}
     if site.lanes:
         description["lanes"] = site.lanes
@@ -79,7 +79,7 @@ ReadContent = Callable[[Mapping[str, Any], Callable[[Any], Operand]], Content]
 
 
 def read_site(description: Mapping[str, Any], content_of: ReadContent = content_from) -> dict[str, Any]:
-    """The fields of the site that describes itself so."""
+    """The fields of the site that has this description."""
     leaves = tuple(map(read_leaf, description["leaves"]))
     tree = jax.tree.structure(read_tree(description["tree"], 0)) if "tree" in description else None
     return {
@@ -99,7 +99,7 @@ def read_site(description: Mapping[str, Any], content_of: ReadContent = content_
 
 
 class Origin(Protocol):
-    """What an effect was written as, where that is none of ours."""
+    """The foreign equation that an effect was written as, such as a callback of JAX's."""
 
     @property
     def primitive(self) -> Any: ...
@@ -109,17 +109,17 @@ class Origin(Protocol):
 
     @property
     def ordered(self) -> bool:
-        """As the user wrote it."""
+        """The `ordered` that the user wrote."""
         ...
 
     def give_back(self, site: Site, operands: Sequence[Any]) -> list[Any]:
-        """Binds what was written to what travels for a site."""
+        """Binds the original primitive again, to the operands of a site."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Site:
-    """One call of an effect in the user's source. Equal sites are those of equal content."""
+    """One call of an effect in the user's source. Sites are equal if their descriptions are."""
 
     effect: Effect
     content: Content
@@ -127,14 +127,14 @@ class Site:
     tree: Any  # the treedef of (args, kwargs)
     where: Where
     lanes: tuple[int, ...] = ()  # sizes of the `vmap`s around the call, the outermost first
-    mask: Operand | None = None  # travels ahead of the leaves, and says which lanes have the effect; None: all
-    processes: tuple[int, ...] = ()  # whose devices all have each of its records, where XLA's partitioner has several
-    num_dynamic_sizes: int = 0  # how many sizes are known only when the program runs; they come first in its records
-    per_shard: bool = False  # whether each shard of a sharded array is an effect of its own
-    shards: Shards | None = None  # in the site of one record: where its shards lie
-    filter: Filter = ALWAYS  # which of its effects are shown
+    mask: Operand | None = None  # the lanes that have the effect; travels ahead of the leaves; None: all lanes
+    processes: tuple[int, ...] = ()  # the processes that each have all records, where XLA's partitioner has several
+    num_dynamic_sizes: int = 0  # the number of sizes known only when the program runs; they come first in its records
+    per_shard: bool = False  # True if each shard of a sharded array is an effect of its own
+    shards: Shards | None = None  # in the site of one record: its shards
+    filter: Filter = ALWAYS  # decides which of its effects are shown
     origin: Origin | None = None  # the callback of JAX's own that it was written as
-    hidden: tuple[tuple[str, Operand], ...] = ()  # an extension's, by name; they travel behind the mask
+    hidden: tuple[tuple[str, Operand], ...] = ()  # operands of extensions, by name; they travel behind the mask
 
     @functools.cached_property
     def description(self) -> str:
@@ -157,7 +157,7 @@ class Site:
 
     @functools.cached_property
     def results(self) -> tuple[Operand, ...] | None:
-        """Types of the results that a program waits for, all lanes together; None if it waits for nothing."""
+        """The types of the results that a program waits for, all lanes together; None if it waits for none."""
         if (results := self.content.results) is None:
             return None
         lanes = tuple(True for _ in self.lanes)
@@ -176,7 +176,7 @@ class Site:
 
     @functools.cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each operand begins in a record's payload; each is padded to eight bytes."""
+        """The first byte of each operand in a record's payload; each is padded to eight bytes."""
         offsets, end = [], _padded(self.num_dynamic_sizes * SIZE.itemsize)
         for operand in self.operands:
             offsets.append(end)
@@ -195,25 +195,25 @@ class Site:
         return self._with_operands(with_lane, lanes=(size, *self.lanes))
 
     def _with_operands(self, of: Callable[[Operand], Operand], **changes: Any) -> Site:
-        """The site with these changes, and with `of` each operand in its place."""
+        """The site with these changes, and with `of` applied to each operand."""
         mask = None if self.mask is None else of(self.mask)
         hidden = tuple((name, of(operand)) for name, operand in self.hidden)
         leaves = tuple(of(leaf) if isinstance(leaf, Operand) else leaf for leaf in self.leaves)
         return dataclasses.replace(self, mask=mask, hidden=hidden, leaves=leaves, **changes)
 
     def without_idle_mask(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Site]:
-        """Operands and site without a mask that has no lanes to choose from: it always holds."""
+        """Operands and site without a mask where there are no lanes to mask; such a mask is always true."""
         if self.mask is None or self.lanes:
             return operands, self
         return operands[1:], dataclasses.replace(self, mask=None)
 
     def with_mask(self) -> Site:
-        """The site with a mask ahead of its operands that is the same in all the lanes that it has by now."""
+        """The site with a mask ahead of its operands. The mask is the same in all present lanes."""
         boolean = np.dtype(bool)
         return dataclasses.replace(self, mask=Operand((), boolean, boolean, (False,) * len(self.lanes)))
 
     def with_hidden(self, operands: Sequence[Any], name: str, value: Any) -> tuple[Sequence[Any], Site]:
-        """Operands and site with one more hidden operand, the same in all lanes, behind the others."""
+        """Operands and site with one more hidden operand, behind the other hidden ones and the same in all lanes."""
         dtype, at = np.dtype(value.dtype), len(self.operands) - len(self.arrays)
         operand = Operand(value.shape, dtype, dtype, (False,) * len(self.lanes))
         site = dataclasses.replace(self, hidden=(*self.hidden, (name, operand)))
@@ -235,7 +235,7 @@ class Site:
         return tuple(np.ndarray(operand.shape, operand.stored, payload, offset).tolist())
 
     def active(self, payload: Any) -> np.ndarray | None:
-        """Which lanes have the effect, as a record's payload says; None: all."""
+        """The mask of the lanes that have the effect, from a record's payload; None: all lanes."""
         if self.mask is None:
             return None
         mask = np.ndarray(self.mask.shape, self.mask.stored, payload, self.offsets[0])
@@ -244,17 +244,17 @@ class Site:
         return None if active.all() else active
 
     def lanes_of(self, payload: Any) -> Iterator[tuple[int, ...]]:
-        """The lanes that have the effect, in order; one that is empty without lanes."""
+        """The lanes that have the effect, in order; a single `()` if the site has no lanes."""
         if (active := self.active(payload)) is None:
             return np.ndindex(*self.lanes)
         return map(tuple, np.argwhere(active).tolist())
 
     def of_lane(self, values: Sequence[np.ndarray], lane: tuple[int, ...]) -> list[np.ndarray]:
-        """What one lane sees of the values that were read from a payload."""
+        """The part for one lane of the values that were read from a payload."""
         return [operand.of_lane(value, lane) for operand, value in zip(self.arrays, values, strict=True)]
 
     def all_lanes(self, values: Sequence[np.ndarray], vmap_method: str) -> list[np.ndarray]:
-        """What a function that is called once for all lanes sees of the values that were read from a payload."""
+        """The arguments of a function that is called once for all lanes, from the values read from a payload."""
         if vmap_method == "legacy_vectorized":
             return list(values)
         shown = []
@@ -276,8 +276,8 @@ class Site:
 
     @functools.cached_property
     def portable(self) -> Site:
-        """The site as its records know it: in place of a symbol stands a negative number, which counts the sizes that
-        come first in a record."""
+        """The site as its records know it: each symbol is replaced by a negative number, -1 - i for the i-th of the
+        sizes that come first in a record."""
         if not self.symbols:
             return self
         positions = {size: position for position, size in enumerate(self.symbols)}
@@ -285,9 +285,8 @@ class Site:
 
     @functools.cached_property
     def in_shards(self) -> Site:
-        """The site as its records know it where arrays are sharded automatically. In a record come first the sizes of
-        the shards, where they begin, where they end, since the last along an axis may be smaller, and the whole
-        sizes."""
+        """The site as its records know it where arrays are sharded automatically. A record begins with the sizes of the
+        shards, their starts, their ends (the last shard along an axis may be smaller), and the sizes of the whole."""
         numbers = itertools.count(-1, -1)
 
         def of(operand: Operand) -> Operand:
@@ -298,7 +297,7 @@ class Site:
 
     @functools.cached_property
     def index(self) -> tuple[slice, ...] | None:
-        """Of a record's shard: where the first array that is sharded lies in the whole, or the first if none is."""
+        """The slice of the whole that a record's shard is, of the first sharded array, or of the first if none is."""
         if not self.per_shard or not self.arrays:
             return None
         if self.shards is not None:
@@ -307,14 +306,14 @@ class Site:
         return tuple(slice(0, n) for n in first.shape)[sum(first.lanes) :]
 
     def resolve_sizes(self, payload: Any) -> Site:
-        """The site with the sizes that a record has, and with the content that it has by itself."""
+        """The site of one record: with the sizes in its payload, and with its own content if it carries one."""
         if not self.num_dynamic_sizes:
             return self
         sized = self._sized(*np.ndarray((self.num_dynamic_sizes,), SIZE, payload).tolist())
         return self.content.resolve(sized, payload)
 
     def saying(self, content: Content, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site:
-        """The site of one record that says itself what it means, and of what."""
+        """The site of one record that carries its own content and arguments."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         return dataclasses.replace(
             self, content=content, leaves=tuple(map(Static, leaves)), tree=tree, num_dynamic_sizes=0
@@ -342,7 +341,7 @@ class Site:
 
     @functools.cached_property
     def leaf_names(self) -> tuple[str, ...]:
-        """What each leaf is called: the name or position of its argument, and the path into it."""
+        """The name of each leaf: the name or position of its argument, and the path into it."""
         values = [leaf.zeros() if isinstance(leaf, Operand) else leaf.value for leaf in self.leaves]
         paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(self.tree, values))
         names = [jax.tree_util.keystr(path[1:], simple=True, separator=".") for path, _ in paths]
@@ -352,12 +351,12 @@ class Site:
 
     @functools.cached_property
     def is_flat(self) -> bool:
-        """Whether the leaves are the positional arguments, one by one."""
+        """True if the leaves are the positional arguments, one by one."""
         return self.tree is None or self.tree == flat_arguments(len(self.leaves))
 
     @functools.cached_property
     def is_plain(self) -> bool:
-        """Whether the operands are the positional arguments, one by one."""
+        """True if the operands are the positional arguments, one by one."""
         return self.is_flat and all(isinstance(leaf, Operand) for leaf in self.leaves)
 
     @functools.cached_property
@@ -391,7 +390,7 @@ class Site:
 
     @functools.cached_property
     def shown_otherwise(self) -> list[tuple[int, np.dtype]]:
-        """The arguments that are not shown in the type in which they travel."""
+        """The arguments whose type differs from the type in which they travel."""
         return [(i, operand.dtype) for i, operand in enumerate(self.arrays) if operand.stored != operand.dtype]
 
     @functools.cached_property
@@ -401,24 +400,24 @@ class Site:
 
 
 SIZE = np.dtype(np.int32)
-"""In which type a record has sizes that were not known before."""
+"""The type of the sizes in a record."""
 
 
 def _padded(size: int) -> int:
-    """Bytes that so many take in a record."""
+    """The bytes that a value of this size takes in a record."""
     return -(-size // 8) * 8
 
 
 def size_operands(site: Site) -> list[Any]:
-    """What comes ahead of the operands in a record: the sizes that are known only when the program runs."""
+    """The values ahead of the operands in a record: the sizes that are known only when the program runs."""
     return [jnp.stack([jnp.asarray(size).astype(SIZE) for size in site.symbols])] if site.symbols else []
 
 
-_jax.hold_weakly_in_caches(Site)  # it may have a function of the user's
+_jax.hold_weakly_in_caches(Site)  # a site may hold a user function
 
 
 def site_from(text: str, content_of: ReadContent = content_from) -> Site:
-    """The site that describes itself so. `content_of`: what reads the content's description."""
+    """The site that has this description. `content_of` reads the content's description."""
     site = Site(**read_site(json.loads(text), content_of))
-    site.__dict__["description"] = text  # a class of the user's reads back as a list, and would hash otherwise
+    site.__dict__["description"] = text  # a user class is read back as a list, whose description would differ
     return site

@@ -1,4 +1,4 @@
-"""What native code makes text of without Python, and how: fields that it shows byte for byte as Python and NumPy do."""
+"""Text that native code makes without Python: fields that it shows byte for byte as Python and NumPy do."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from effects._model.wire import HEADER, SCALARS, header_offset
 # NumPy's print options, as far as native code follows them.
 
 _ONLY = {"sign": "-", "floatmode": "maxprec", "nanstr": "nan", "infstr": "inf"}
-"""Options that native code follows at NumPy's own value alone."""
+"""Options that native code supports only at NumPy's default value."""
 _MOST_DIGITS = 100
 _MOST = 1 << 40
 """Greater numbers mean the same."""
 
 
 def print_options(options: Mapping[str, Any]) -> PrintOptions | None:
-    """What `numpy.get_printoptions` gives, if native code follows it."""
+    """Converts the options of `numpy.get_printoptions`; None if native code does not follow them."""
     if options.get("legacy") or options.get("formatter") or options.get("override_repr"):
         return None
     threshold, edge, width, digits = (options[name] for name in ("threshold", "edgeitems", "linewidth", "precision"))
@@ -52,15 +52,15 @@ def print_options(options: Mapping[str, Any]) -> PrintOptions | None:
 def field_of(
     value: Operand, style: Style, spec: str, options: Mapping[str, Any] | None = None, offset: int = 0
 ) -> Piece | None:
-    """How a field shows an operand, of which each lane has a part; None where Python must do it.
+    """The field that shows one lane's part of an operand; None if Python must show it.
 
     Args:
         value: The operand.
-        style: How it is shown.
+        style: The style in which it is shown.
         spec: The specification of a format.
-        options: NumPy's print options, if not those that are in force at the call. A format of JAX's has them, and
-            specifications of arrays are an error there.
-        offset: Where it begins in a record's payload.
+        options: NumPy's print options, if not those in force at the call. A format of JAX's has its own, and there a
+            specification of an array is an error.
+        offset: The operand's first byte in a record's payload.
     """
     dtype, shape = value.dtype, value.shape[sum(value.lanes) :]
     if (code := CODES.get(dtype_name(dtype))) is None:
@@ -85,35 +85,35 @@ def field_of(
 
 
 CODES = {name: code for code, name in enumerate(SCALARS)}
-"""Of types, by name."""
+"""The codes of types, by name."""
 
 _FIXED = r"\.(\d{1,2})([efg])"
 
 FOLLOWS_NUMPY = (2, 3) <= tuple(map(int, np.__version__.split(".")[:2])) < (2, 6)
-"""Whether native code shows arrays as this NumPy does: tests have compared the two, and options belong to contexts."""
+"""True if native code shows arrays as this NumPy does: tests compare the two, and options must belong to contexts."""
 
 
 @functools.cache
 def _dtype_in_repr(dtype: np.dtype, is_empty: bool) -> str:
-    """How `repr` of an array names the type; empty if it does not."""
+    """The type's name in the `repr` of an array; empty if the `repr` leaves it out."""
     with np.printoptions(linewidth=1000):
         _, _, name = repr(np.zeros(0 if is_empty else 1, dtype)).partition(", dtype=")
     return name.removesuffix(")")
 
 
-# Records whose values are marks. The text that Python makes of one says how native code makes that text of any record
-# of the site.
+# Records whose values are marks. From the text that Python makes of such a record follows the plan by which native code
+# makes the text of any record of the site.
 
 
 class MarkedRecord(Record):
     """A record of a site in which each value is a mark.
 
     Args:
-        site: Its site, which is the same in all its records.
-        with_header: Whether there is a mark too for what its header says, which lies ahead of the payload.
+        site: The site, which must not differ between its records.
+        with_header: True if the fields of the header, ahead of the payload, are marks too.
 
     Raises:
-        Unfilled: if records of this site take Python.
+        Unfilled: if only Python can make the text of this site's records.
     """
 
     __slots__ = ("_marks", "_thread")
@@ -166,13 +166,13 @@ class MarkedRecord(Record):
         return super().text
 
     def is_value(self, text: str) -> bool:
-        """Whether a text is a mark that stands for the value itself."""
+        """True if a text is the mark of a value itself."""
         return (found := re.fullmatch(MARK, text)) is not None and found[1] == "v"
 
     def pieces(self, text: str, style: Style | None = None) -> Iterator[Piece]:
-        """A text that was made of the record, as what stands between marks, each piece with the field behind it.
+        """Splits a text made of this record at its marks: each piece is a literal with the field behind it.
 
-        `style`: in which values are shown that stand there themselves.
+        `style`: the style of the marks of values themselves.
         """
         literal = 0
         for found in re.finditer(MARK, text):
@@ -190,7 +190,7 @@ class MarkedRecord(Record):
         return self._marks[-1]
 
     def _number(self, type: str, offset: int) -> Any:
-        """A number of the record's own, as Python has it."""
+        """A mark for a number of the header, the grid or the lane."""
 
         def field(style: Style, spec: str) -> Piece | None:
             return None if spec else Piece("", CODES[type], offset, style=Style.PLAIN)
@@ -210,8 +210,8 @@ def plan_of(site: Site, pieces: Iterable[Piece]) -> Plan:
 
 
 def filled_plan(site: Site, literals: Sequence[str]) -> Plan | None:
-    """The plan of a format that is nothing but literals with a `{}` between each two, one for each argument. Comes to
-    the same as `text_plan`, for what most programs have; None where Python must do it."""
+    """The plan of a format that is only literals with `{}` between them, one for each argument; None if Python must
+    make the text. A fast path for the most common formats, with the result of `text_plan`."""
     if site.num_dynamic_sizes or site.per_shard:
         return None
     pieces, literal = [], literals[0]
@@ -228,7 +228,8 @@ def filled_plan(site: Site, literals: Sequence[str]) -> Plan | None:
 
 
 def _if_encodable(plan: Plan) -> Plan | None:
-    """The plan; None if it has a lone surrogate: Python's output decides what becomes of it."""
+    """The plan; None if it has a lone surrogate, since the error handler of Python's output decides how that is
+    written."""
     try:
         "".join(piece.literal for piece in plan.pieces).encode()
     except UnicodeEncodeError:
@@ -237,33 +238,33 @@ def _if_encodable(plan: Plan) -> Plan | None:
 
 
 def text_plan(site: Site, shown: Callable[[Record], str]) -> Plan | None:
-    """How native code makes the text that `shown` makes of records of this site; None where Python must do it."""
+    """The plan for the text that `shown` makes of records of this site; None if Python must make it."""
     try:
         record = MarkedRecord(site)
         return _if_encodable(plan_of(site, record.pieces(shown(record))))
-    except Exception:  # a specification of another value's, an attribute: a mark has neither
+    except Exception:  # an attribute or a specification that a mark does not have
         return None
 
 
 @functools.lru_cache(maxsize=256)
 def _is_plain(tree: Any) -> bool:
-    """Whether arguments are lists, tuples and dictionaries in each other, and no class of a user's is among them."""
+    """True if arguments consist of lists, tuples and dictionaries alone, without a user class."""
     if tree is None or (node := tree.node_data()) is None:
         return True
     return node[0] in (tuple, list, dict, type(None)) and all(map(_is_plain, tree.children()))
 
 
-# Records that came together as lines that native code makes.
+# The lines of a batch of records, made by native code.
 
 Lines = tuple[bytes, Sequence[int]]
-"""Lines one behind the other, and where each ends."""
+"""Concatenated lines, and the end of each."""
 
 
 class NativeRows:
-    """Makes lines of records that came together.
+    """Makes the lines of a batch of records in native code.
 
     Args:
-        plan: Of a site, how lines are made of its records; None if Python must make them, as is what it raises.
+        plan: Returns the plan of a site's lines. If it returns None or raises, Python must make them.
     """
 
     def __init__(self, plan: Callable[[Site], Plan | None]):
@@ -286,8 +287,8 @@ class NativeRows:
         return records.rows(plans, native.number_of_print_options(options))
 
     def split(self, records: Records) -> Iterator[tuple[int, Records]]:
-        """Records in order, cut where native code makes the lines of the one and Python those of the next; and how many
-        they are, lanes counted as one."""
+        """Splits records, in order, into runs whose lines either native code or Python makes, and yields the size of
+        each run (lanes count as one) and the run."""
         return records.runs(lambda site: self._plan(site) is _OF_PYTHON)
 
     def _plan(self, site: Site) -> Any:
@@ -299,7 +300,7 @@ class NativeRows:
         try:
             plan = self._make(site)
             return _OF_PYTHON if plan is None else native.Plan(plan)
-        except Exception:  # whatever a mark cannot do
+        except Exception:  # an operation that a mark does not support
             return _OF_PYTHON
 
 
@@ -307,12 +308,12 @@ _OF_PYTHON = object()
 
 
 def plan_of_line(site: Site) -> Plan | None:
-    """How native code makes the lines of a site's records (`Content.line`); None where Python must do it."""
+    """The plan for the lines of a site's records (`Content.line`); None if Python must make them."""
     return site.content.native_plan(site) if isinstance(site.content, NativeText) else None
 
 
 def joined(lines: Sequence[bytes]) -> Lines:
-    """Lines that Python has made."""
+    """Concatenates lines that Python has made."""
     ends, end = [], 0
     for line in lines:
         ends.append(end := end + len(line))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from effects import _jax
 
 MAX_CALLERS = 8
-"""How many callers a line is kept with: a recursive function has no end of them, and each program carries them."""
+"""The maximum number of callers kept with a line: recursion has many, and each program carries them."""
 
 
 class _Line(NamedTuple):

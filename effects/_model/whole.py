@@ -11,7 +11,7 @@ _BINS = 16
 
 
 def curve(values: Iterable[float]) -> str:
-    """A block for each value, from the least to the greatest; `!` is what is not finite."""
+    """Draws each value as a block whose height runs from the least to the greatest value; `!` is a nonfinite one."""
     numbers = np.asarray([*values], np.float64)
     finite = np.isfinite(numbers)
     least = numbers[finite].min(initial=np.inf)
@@ -21,7 +21,7 @@ def curve(values: Iterable[float]) -> str:
 
 
 def _numbers(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The elements, of complex ones the magnitudes, and those of them that are finite."""
+    """The elements (of a complex array, the magnitudes), and the finite ones among them."""
     numbers = (np.abs(x) if x.dtype.kind == "c" else x).astype(np.float64).ravel()
     return numbers, numbers[np.isfinite(numbers)]
 
@@ -45,4 +45,4 @@ def _histogram(x: np.ndarray) -> str:
 
 
 SHOWN: Mapping[str, Callable[[np.ndarray], str]] = {"stats": _stats, "hist": _histogram}
-"""What a specification shows of an array."""
+"""By specification, the function that makes an array's text."""

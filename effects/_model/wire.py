@@ -1,7 +1,7 @@
-"""The wire: what compiled programs, native code and Python lay out in the same way.
+"""The wire: the layouts that compiled programs, native code and Python share.
 
-It is written down in `dispatch/native/wire.h`, which says what each of it means. Here the names are that Python has for
-it, in the same order as `dispatch/native/python/wire.cc` hands it out.
+`dispatch/native/wire.h` defines and documents them. This module gives them Python names, in the order in which
+`dispatch/native/python/wire.cc` exports them.
 """
 
 import enum
@@ -19,32 +19,33 @@ _numbers: dict[str, int] = layout["numbers"]
 
 REPLICA_TOKEN: tuple[str, ...] = tuple(layout["replica_token"])
 """The numbers of a token, each a `uint32`, in a region over some axes of its mesh, where devices are replicas of each
-other. Elsewhere it has the first four."""
+other. Elsewhere a token has the first four only."""
 REPLICA_TOKEN_LENGTH = len(REPLICA_TOKEN)
 TOKEN_LENGTH = _numbers["token_length"]
 STREAM, EPOCH, PHASE, INDEX = range(TOKEN_LENGTH)
 
 
 class TokenStep(NamedTuple):
-    """What a call makes of a token, number by number. Where the host does not write to the device's memory, the program
-    does this itself, behind the call."""
+    """The change that a call makes to a token, number by number. If the host does not write to the device's memory, the
+    program makes the change itself, after the call."""
 
-    keeps_index: bool  # else it begins at 0
-    phase: int  # what is added to each
-    index: int
+    keeps_index: bool  # False: the index restarts at 0
+    phase: int  # the increment of the phase
+    index: int  # the increment of the index
 
 
 COUNT_STEP, ENTER_STEP, LEAVE_STEP = (TokenStep(*layout[step]) for step in ("count_step", "enter_step", "leave_step"))
-"""An effect; a device begins to count for itself, and ends it, which is of the token around."""
+"""The steps of a token: at an effect; on entering a per-device region; on leaving one (applied to the outer token)."""
 
 
 def advance(effects: int) -> TokenStep:
-    """So many effects."""
+    """The step of this many effects."""
     return COUNT_STEP._replace(index=effects * COUNT_STEP.index)
 
 
 def step_numbers(step: TokenStep, length: int) -> tuple[list[int], list[int]]:
-    """What of each number of a token of this length is kept, as masks, and what is added to it."""
+    """A step as two lists with an element for each number of a token: the masks of the bits kept, and the
+    increments."""
     keeps, adds = [0xFFFFFFFF] * length, [0] * length
     keeps[INDEX] *= step.keeps_index
     adds[PHASE], adds[INDEX] = step.phase, step.index
@@ -52,13 +53,13 @@ def step_numbers(step: TokenStep, length: int) -> tuple[list[int], list[int]]:
 
 
 DOMAIN_BITS = _numbers["domain_bits"]
-"""How many bits of the stream number the order domain; the rest number the thread."""
+"""The number of bits of a stream that are the order domain; the rest are the thread."""
 NO_DOMAIN = _numbers["no_domain"]
-"""The number there of what is unordered."""
+"""The domain number of unordered effects."""
 PLACED_THREAD, PLAIN_THREAD = _numbers["placed_thread"], _numbers["plain_thread"]
-"""In place of a thread's number: of tokens that lie on devices for program after program, and of the plain stream."""
+"""In place of a thread's number: of tokens that stay on devices from program to program, and of the plain stream."""
 FIRST_NESTED_THREAD = 1 << (31 - DOMAIN_BITS)
-"""The drain's threads have numbers from below `PLACED_THREAD` down, and the user's from 1 up, to here."""
+"""The bound between numbers of threads: the user's go up from 1, the drain's go down from below `PLACED_THREAD`."""
 
 
 def stream_of(thread: int) -> int:
@@ -70,20 +71,20 @@ def thread_of(stream: int) -> int:
 
 
 def in_region(phase: int) -> bool:
-    """Whether devices count for themselves there."""
+    """True if this phase is inside a per-device region, where each device counts for itself."""
     return bool(phase & 1)
 
 
 # Records
 
 HEADER = np.dtype([(name, dtype) for name, dtype, _ in layout["header"]])
-"""What a record begins with. Behind it comes its payload."""
+"""The header of a record. The payload follows it."""
 _HEADER = struct.Struct("<" + "".join(code for _, _, code in layout["header"]))
-"""The same: `struct` reads one record some ten times as fast as NumPy."""
+"""The same layout for `struct`, which reads a single record about ten times as fast as NumPy."""
 
 
 class Header(NamedTuple):
-    """A record's header, read."""
+    """The fields of a record's header."""
 
     size: int
     kind: int
@@ -108,7 +109,7 @@ def read_header(data: Any, at: int = 0) -> Header:
 
 
 class Kind(enum.IntEnum):
-    """What a header is of: a record; a device's end of a program; what the host does, which goes to a tap alone."""
+    """The kind of a header: of a record, of a device's end of a program, or of a host event, which only taps get."""
 
     (
         ORDERED,
@@ -128,20 +129,20 @@ class Kind(enum.IntEnum):
 
 
 def write_header(site: int, token: tuple[int, ...], device: int, payload_size: int, time: float) -> bytes:
-    """The header of a record that Python has made, by itself in its place."""
+    """The header of a record that Python has made."""
     return _HEADER.pack(HEADER.itemsize + payload_size, Kind.ORDERED, 0, site, *token, device, 0, payload_size, time)
 
 
 def header_offset(field: str) -> int:
-    """At which byte of a header a field begins."""
+    """The first byte of a field in a header."""
     return dict(HEADER.fields or {})[field][1]
 
 
 FIRST_GPU = _numbers["first_gpu"]
-"""The number of a process's first GPU in records: those of CPUs are less."""
+"""The number of a process's first GPU in records. The numbers of CPUs are less."""
 
 ALL_DEVICES = _numbers["all_devices"]
-"""The device of a record that is replicated: all devices of a program publish it."""
+"""In place of a device: the record is replicated, and all devices of the program publish it."""
 
 SCALARS: tuple[str, ...] = tuple(layout["scalars"])
 """The types whose values native code formats, in the order of their codes."""
@@ -159,14 +160,14 @@ class RecordTrait(enum.IntFlag):
 
 
 class CustomCallTrait(enum.IntFlag):
-    """The traits of a call of a handler of the user's, in one number."""
+    """The traits of a call of a user handler, in one number."""
 
     HAS_TOKEN, COUNTS, ORDERED, HAS_MORE = layout["custom_call_traits"].values()
 
 
 def call_traits(has: Mapping[RecordTrait, bool] | Mapping[CustomCallTrait, bool], devices: int, call: int) -> int:
-    """The traits that a call has, as the number in its attribute. Above them are how many devices come to it, where
-    that matters, and a number that differs between calls that are otherwise equal."""
+    """The traits of a call, as the number in its attribute. The bits above the traits are the number of devices that
+    reach the call, where that matters, and a number that tells apart calls that are otherwise equal."""
     traits = sum(trait.value for trait, it_has in has.items() if it_has)
     return traits | devices << _numbers["devices_shift"] | call << _numbers["call_shift"]
 
@@ -185,37 +186,37 @@ CLOSE_TARGET, ENTER_TARGET, LEAVE_TARGET, SKIP_TARGET, AFTER_TARGET = layout["re
 BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET = layout["operation_targets"]
 [CUSTOM_CALL_TARGET] = layout["custom_call_targets"]
 SHARDS_TARGET = "effects_shards"
-"""Only XLA's partitioner meets this one, and it asks Python what to put in its place: there is no native handler."""
+"""A target without a native handler: XLA's partitioner replaces the call, by a function in Python."""
 SITE_STATE = "effects_site"
 CUSTOM_CALL_STATE = "effects_custom_call"
-"""The names under which XLA knows what a loaded program keeps of a call; native code has the types alone."""
+"""XLA's names for the types of a call's state in a loaded program; native code defines the types but no names."""
 
 
 class ProgramTraits(NamedTuple):
-    """What is known of a program's effects. Every call returns it, beside the output token."""
+    """The traits of a program's effects. Every call returns them, beside the output token."""
 
-    effects: tuple[str, ...]  # their names
+    effects: tuple[str, ...]  # the names of effects
     has_callbacks: bool
-    awaits_results: bool  # whether it waits for what callbacks return
-    has_custom_calls: bool = False  # whether it calls handlers of the user's
-    domains_of_handlers: tuple[int, ...] = ()  # the order domains in which it does, by their numbers
-    handlers: tuple[str, ...] = ()  # what messages call these handlers: their targets and lines
+    awaits_results: bool  # True if the program waits for results of callbacks
+    has_custom_calls: bool = False  # True if the program calls user handlers
+    domains_of_handlers: tuple[int, ...] = ()  # the order domains of these handlers, by number
+    handlers: tuple[str, ...] = ()  # the names of these handlers in messages: their targets and lines
 
 
-# What the drain hands to Python, as plain tuples
+# The drain's deliveries to Python, as plain tuples
 
 
 class Batch(NamedTuple):
-    """What leaves at a time."""
+    """One delivery of the drain."""
 
     items: list[Any]  # `Item`s
     finished: list[tuple[int, int, int]]  # runs of epochs that have ended: (thread, first, count)
     settled: list[tuple[int, int, set[int]]]  # `(thread, epoch, domains)`: see `Stream.settled`
-    forgotten: list[int]  # sites of which no record will come
-    run: int | None  # the thread whose records it has for Python; None: it has none
-    domain: int  # the number of their order domain
-    run_number: int  # of these: their order domain is suspended until `native.resume(run, run_number)`
-    stopped: bool  # the drain is to end
+    forgotten: list[int]  # sites that will have no more records
+    run: int | None  # the thread of the records for Python in this batch; None: there are none
+    domain: int  # the number of these records' order domain
+    run_number: int  # the order domain is suspended until `native.resume(run, run_number)`
+    stopped: bool  # True if the drain must end
 
 
 class ItemKind(enum.IntEnum):
@@ -231,15 +232,15 @@ class Item(NamedTuple):
     thread: int
     epoch: int
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
-    data: Any  # text; headers and payloads; the large one's header; or with callbacks `CallbackRecord`s and others
-    block: Any  # the large one's payload; of a text its `TEXT_RUN`s
+    data: Any  # text; headers and payloads; a large record's header; or, with callbacks, a list of records
+    block: Any  # a large record's payload; a text's `TEXT_RUN`s
     has_callbacks: bool
-    failed: bool  # the program has failed
-    reply: int  # the number of the reply that a device waits for with the last of its records; 0 if none does
+    failed: bool  # True if the program has failed
+    reply: int  # the number of the reply that a device awaits with the last of these records; 0 if none does
 
 
 TEXT_RUN = np.dtype([(name, dtype) for name, dtype, _ in layout["text_run"]])
-"""Consecutive records in a text, all of one site and one program; `end` is where their text ends, in bytes of UTF-8."""
+"""Consecutive records in a text, all of one site and one program; `end` is the end of their text, in bytes of UTF-8."""
 
 
 class CallbackRecord(NamedTuple):
@@ -249,13 +250,13 @@ class CallbackRecord(NamedTuple):
     token: tuple[int, ...]
     device: int
     reply: int  # the number of the reply that a device waits for; 0 if none does
-    several: bool  # it is one of several devices that ask
+    several: bool  # True if several devices make this call
     payload: Any
     time: float
 
 
 class RecordsBetween(NamedTuple):
-    """Records between callbacks, which call nothing."""
+    """Records between callbacks; none of them calls a function."""
 
     data: bytes
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -264,4 +265,4 @@ class RecordsBetween(NamedTuple):
 # Settings
 
 WHEN_FULL: tuple[str, ...] = tuple(layout["when_full"])
-"""What a producer does that finds its ring full, in the order of their codes."""
+"""The policies of a producer that finds its ring full, in the order of their codes."""
