@@ -74,8 +74,8 @@ class Sites(Sequence[SiteInfo]):
         self._before: list[tuple[LineFilter, tuple[Any, ...]]] = []
 
     def _lines(self) -> list[tuple[Line, LineFilter]]:
-        """Those whose programs are there now."""
-        lines = [each for each in list(known_sites.filters.items()) if each[1].is_there and self._has(each[0])]
+        """Those whose counts are kept, also while no program has them."""
+        lines = [each for each in list(known_sites.filters.items()) if self._has(each[0])]
         return sorted(lines, key=lambda each: each[0][1:3])
 
     def _has(self, line: Line) -> bool:
@@ -139,7 +139,7 @@ class Sites(Sequence[SiteInfo]):
         self._before.clear()
 
     def _none(self) -> str:
-        files = sorted({line.file for line, known in list(known_sites.filters.items()) if known.is_there})
+        files = sorted({line.file for line in list(known_sites.filters)})
         return MSG_NONE.format(said=self._said, files=", ".join(files[:5]) or "no file")
 
     def __rich__(self) -> rich.table.Table | str:
@@ -186,7 +186,8 @@ def _in_words(known: LineFilter) -> str:
 def sites(pattern: str | None = None, *, effect: Any = None, function: str | None = None) -> Sites:
     """The lines with effects of this process: how often devices have come there, and what is shown of it.
 
-    A line is here when the first program that has it is compiled, or when it is called outside of programs.
+    A line is here from when the first program that has it is compiled, or it is called outside of programs. It stays
+    when that program is gone, for as long as its counts are kept.
 
     Args:
         pattern: A file or the end of its path, as `"train.py"` or `"models/*.py"`, with a line or without:
