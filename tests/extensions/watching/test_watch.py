@@ -192,6 +192,45 @@ def test_function_may_have_effects_inside(f, mode, capsys):
     )
 
 
+def _doubled_on_devices(x):
+    return jax.shard_map(lambda x: x * 2, mesh=MESH, in_specs=jax.P(), out_specs=jax.P())(x)
+
+
+AT_THE_END = {
+    "a print": lambda x: (fx.print("{}", x), x)[1],
+    "a check": lambda x: (fx.check(x != 0, "{}", x), x)[1],
+    "a callback without results": lambda x: (fx.callback(lambda _: None, None, x), x)[1],
+    "one of JAX's in fx.jit": lambda x: (jax.debug.callback(lambda _: None, x, ordered=True), x)[1],
+}
+AT_THE_OPERATION = {
+    "a callback": lambda x: fx.callback(lambda x: x, x, x),
+    "an error_if": lambda x: fx.error_if(x, x == 0, "zero"),
+    "a reference from outside": lambda x, reference: x + reference[...],
+    "a region": _doubled_on_devices,
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_END | AT_THE_OPERATION)
+@pytest.mark.parametrize("around", [lambda f: f, lambda f: lambda x: lax.map(f, x[None])[0]], ids=["", "in a loop"])
+def test_stop_ends_behind_the_function_or_at_the_operation(name, around):
+    """Effects behind the operation happen where the function is searched, and not where each equation is looked at."""
+    last, reference = (AT_THE_END | AT_THE_OPERATION)[name], jax.new_ref(X)
+
+    def f(x):
+        fx.log("before")
+        y = jnp.log(x)
+        fx.log("behind")
+        return last(y, reference) if "reference" in name else last(y)
+
+    def run():
+        with pytest.raises(fx.NonFinite, match="`log` made nan.*ended the program"):
+            jax.block_until_ready(fx.jit(fx.watch(around(f), mode="stop"))(X))
+        with contextlib.suppress(fx.EffectError):
+            meet_barrier()
+
+    assert [record.event for record in _events(run)] == ["before", "behind"][: 1 + (name in AT_THE_END)]
+
+
 @pytest.mark.parametrize("key", [jax.random.key(0), jax.random.PRNGKey(0)])
 def test_function_may_take_keys(key):
     """A function that takes a key of either kind is searched with it."""
