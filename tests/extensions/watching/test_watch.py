@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import pathlib
 import re
 
 import jax
@@ -101,6 +102,27 @@ def test_log(jit, caplog):
         ("ERROR", "non_finite `sqrt`"),
         ("ERROR", "non_finite `log`"),
     ]
+
+
+PAGE = pathlib.Path(__file__).parents[3] / "docs/how-to/watch.md"
+
+
+@pytest.mark.parametrize("name", ["searched", "equation by equation"])
+def test_fields_of_events_are_those_of_the_page(name):
+    """The page names each field, and says what a record has in place of those of the place."""
+
+    def f(x):
+        y = _log(x)
+        return fx.callback(lambda x: x, x, y) if name != "searched" else y
+
+    page = " ".join(PAGE.read_text().split())
+    said = re.search(r"Its fields are (.*?) and (`in_lane.*?), which are (.*?) where", page)
+    fields, places, instead = (re.findall(r"`([\w.]+)`", part) for part in said.groups())
+    [record] = _events(fx.jit(jax.vmap(fx.watch(f, mode="log"))), A)
+    assert [*record.fields] == fields + places * (name == "searched")
+    assert name == "searched" or [getattr(record, each[7:]) for each in instead] == [(1,), 0, None]
+    assert name != "searched" or [record.fields[each] for each in places] == [(1,), 0, ()]
+    assert record.where[:2] == (__file__, LINE) and record.where.callers[0].function.endswith(".f")
 
 
 def test_log_says_the_lane():
