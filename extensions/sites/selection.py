@@ -13,6 +13,7 @@ import rich.console
 import rich.markup
 import rich.table
 
+from effects import _errors as errors
 from effects._model.effect import effect_names
 from effects._model.where import Where
 from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn
@@ -21,6 +22,10 @@ from effects.lowering.sites import Line, LineFilter, known_sites
 MSG_NONE = (
     "No site of this process is one of {said}. A line is one when a program that has it has been compiled. Call that "
     "first, or correct what was given: there are sites in {files}."
+)
+MSG_FUNCTION = (
+    "`fx.sites` was given function={function}. It is the name of a function, in which `*` stands for anything. Write, "
+    "say, `fx.sites(function='layer*')`."
 )
 MSG_RESULTS = (
     "`{call}` cannot change {said}. Their programs wait for results each time, so that none may be left out. Select "
@@ -217,6 +222,8 @@ def sites(pattern: str | None = None, *, effect: Any = None, function: str | Non
         [(4, 2)]
     """
     chosen = None if pattern is None else Pattern.read(pattern, "`fx.sites`")
+    if function is not None and (not isinstance(function, str) or not function):
+        raise TypeError(MSG_FUNCTION.format(function=errors.shown(function)))
     names = None if effect is None else effect_names(effect)
     given = {"effect": effect, "function": function}
     shown = [repr(pattern)] * (pattern is not None)

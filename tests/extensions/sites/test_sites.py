@@ -312,6 +312,12 @@ def test_pattern_that_is_none(pattern):
         fx.sites(pattern)
 
 
+@pytest.mark.parametrize("function", ["", 3, ["f"], len, b"f"])
+def test_function_that_is_no_name(function):
+    with pytest.raises(TypeError, match=r"`fx.sites` was given function=.*the name of a function"):
+        fx.sites(function=function)
+
+
 def test_unknown_effect():
     with pytest.raises((TypeError, ValueError), match="no_such_effect"):
         fx.sites(effect="no_such_effect")

@@ -328,15 +328,18 @@ def test_watched_function_in_a_watched_function():
     assert _raised(fx.jit(fx.watch(lambda x: fx.watch(lambda x: x + 1)(x) * jnp.log(x))), X).operation == "log"
 
 
+def _root(x):
+    return jnp.sqrt(x)
+
+
+LINE_OF_ROOT = f"*/test_watch.py:{inspect.getsourcelines(_root)[1] + 1}"
+
+
 @pytest.mark.parametrize(
-    "pattern", ["sqrt", "*_root", "test_watch.py", ["no.py", f"*/test_watch.py:{LINE + 1}", "sq*"]]
+    "pattern", ["sqrt", "*_root", "test_watch.py", LINE_OF_ROOT, ["_root", LINE_OF_ROOT, "sq*"], ("add", "sqrt")]
 )
 def test_sites(pattern):
     """Only the operations are looked at that a pattern names: by name, by function, by file and by line."""
-
-    def _root(x):
-        return jnp.sqrt(x)
-
     f = fx.jit(fx.watch(lambda x: lax.log(x) + _root(x), sites=pattern))
     assert _raised(f, X).operation == ("log" if pattern == "test_watch.py" else "sqrt")
 
@@ -399,6 +402,14 @@ REFUSED = [
     (lambda: fx.watch(_log, sites=3), TypeError, "was given sites=3"),
     (lambda: fx.watch(_log, sites=["a", ""]), TypeError, "was given sites="),
     (lambda: fx.watch(_log, sites="lgo")(X), ValueError, r"no such operation.*The nearest names are 'log'"),
+    (
+        lambda: fx.watch(_log, sites=["log", "lgo"])(X),
+        ValueError,
+        r"was given sites=\['lgo'\].*nearest names are 'log'",
+    ),
+    (lambda: fx.watch(_log, sites=["lgo", "lin"])(X), ValueError, r"was given sites=\['lgo', 'lin'\]"),
+    (lambda: fx.watch(_log, sites=[]), TypeError, r"was given sites=\[\]"),
+    (lambda: fx.watch(_log, sites=()), TypeError, r"was given sites=\(\)"),
     (lambda: fx.watch(_log, when=abs, results=True), ValueError, "was given `results` and `when`"),
     (lambda: fx.watch(_reads_outside, results=True)(X), ValueError, "was given `results` for a function"),
     (lambda: fx.watch(_on_devices(_log), results=True)(ROWS), ValueError, "a `jax.shard_map` around or inside"),
@@ -418,6 +429,21 @@ def test_refused(call, kind, text):
     with pytest.raises(kind, match=text) as caught:
         call()
     assert re.search(rf"{re.escape(__file__)}:\d+", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "value", ["no", 1, 0, None, 1.0, jnp.ones(2), jnp.bool_(True), np.zeros(2, bool), [True]], ids=repr
+)
+@pytest.mark.parametrize("name", ["nan", "inf", "results", "summary"])
+def test_what_is_no_boolean_is_refused_at_once(name, value):
+    """A flag decides what is compiled: a text that is true, or an array, is a mistake."""
+    with pytest.raises(TypeError, match=rf"`fx.watch` at {re.escape(__file__)}:\d+ was given {name}=.*True or False"):
+        fx.watch(_log, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["nan", "inf", "results"])
+def test_booleans_of_numpy_are_booleans(name):
+    assert _raised(fx.jit(fx.watch(_log, **{name: np.bool_(True)})), X).operation == "log"
 
 
 LOOPS = [lambda f, x: lax.fori_loop(0, 5, lambda _, x: f(x), x), lambda f, x: lax.while_loop(lambda x: x < 99, f, x)]
