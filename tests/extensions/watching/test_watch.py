@@ -598,7 +598,38 @@ def test_records_of_a_search_have_texts():
     with fx.add_handler(fx.ListHandler()) as handler:
         _raised(fx.jit(fx.watch(_log)), X)
     assert all("made nan" in record.text or "fx.watch" in record.text for record in handler.records)
-    assert {record.effect for record in handler.records} == {"watch", "check"}
+    assert {record.effect for record in handler.records} == {"watch"}
+
+
+FOUND = {
+    "searched": lambda x: x,
+    "awaits": lambda x: x + 0 * fx.callback(lambda x: x, x, lax.stop_gradient(x)),
+    "has a region": _doubled_on_devices,
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("mode", ["raise", "log", "stop"])
+@pytest.mark.parametrize("around", [lambda f: f, jax.vmap, jax.grad], ids=["", "vmap", "grad"])
+def test_effects_of_others_have_none_of_a_watch(around, mode, name):
+    """What a watch finds has the effect `watch`, or `log`: captures and lines of `check` are the user's own."""
+
+    def f(x):
+        fx.check(x > 0, "mine")
+        return FOUND[name](_log(x).sum()) * jnp.sqrt(x)
+
+    program = fx.jit(around(fx.watch(f, mode=mode)))
+    x = A[1:2] if around is jax.vmap else X * 2
+    with fx.add_handler(fx.ListHandler(), effects="check") as handler:
+        for _ in range(3):  # a call may raise the error of the check, and another what is found
+            with contextlib.suppress(fx.EffectError):
+                jax.block_until_ready(program(x))
+            with contextlib.suppress(fx.EffectError):
+                meet_barrier()
+    assert {record.text for record in handler.records} == {"mine"}
+    mine, found = ([*fx.sites(__file__, effect=effect, function="*_of_a_watch*")] for effect in ("check", "watch"))
+    assert {site.title for site in mine} == {"mine"}
+    assert {site.title for site in found} <= {"fx.watch", "non_finite", "fx.error_if"}
 
 
 MESH = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
