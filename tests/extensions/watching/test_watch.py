@@ -832,6 +832,27 @@ def test_updates_of_modules_are_kept(jit):
     meet_barrier()
 
 
+@pytest.mark.parametrize("how", ["nnx.jit", "watched", "watched in nnx_jit"])
+def test_module_that_changes_itself_is_an_argument(how):
+    """As the function itself it fails as in Flax; as an argument it is updated."""
+    nnx = pytest.importorskip("flax.nnx")
+    jits = {"nnx.jit": nnx.jit, "watched": fx.watch, "watched in nnx_jit": lambda f: fx.nnx_jit(fx.watch(f))}
+
+    class Model(nnx.Module):
+        def __init__(self):
+            self.calls = nnx.Variable(jnp.int32(0))
+
+        def __call__(self, x):
+            self.calls[...] += 1
+            return jnp.log(x)
+
+    model = Model()
+    with pytest.raises(Exception, match="Cannot mutate Variable from a different trace level"):
+        jits[how](model)(A[0])
+    jits[how](lambda model, x: model(x))(model, A[0])
+    assert model.calls[...] == 1
+
+
 def test_states_of_equinox_are_kept():
     """A state that a function returns is that of the function."""
     eqx = pytest.importorskip("equinox")
