@@ -38,7 +38,7 @@ class LineFilter:
     Attributes:
         native: What native code asks.
         least: From which level on its effects are shown, in place of its logger's; None: as the logger has it.
-        num_sites: How many sites programs have of it; None: it has been called outside of programs only.
+        num_sites: How many sites programs have of it now.
         can_be_switched: Whether its effects may be left out. Else programs wait for results.
         first_state: What can be changed, as its call and listeners have it.
     """
@@ -47,7 +47,7 @@ class LineFilter:
         self.native: native.Filter = native.Filter()
         self.asked: Filter = site.filter
         self.least: int | None = None
-        self.num_sites: int | None = None
+        self.num_sites: int = 0
         self.can_be_switched: bool = site.results is None and site.content.may_be_left_out
         self.show_every(self.asked.every)
         self.native.first = None if self.asked.first is None else min(self.asked.first, _MOST)
@@ -86,11 +86,6 @@ class LineFilter:
         if self.has_level:
             self.least = level
             self.follow_levels()
-
-    @property
-    def is_there(self) -> bool:
-        """Whether a program has the line, or none has had it."""
-        return self.num_sites != 0
 
     @property
     def may_be_forgotten(self) -> bool:
@@ -169,7 +164,7 @@ class KnownSites:
         if (known := self._sites.get(site.id)) is not None:
             return known
         self._sites[site.id] = site
-        line.num_sites = (line.num_sites or 0) + 1
+        line.num_sites += 1
         if isinstance(site.content, Composite):
             self._inner[site.id] = [*map(self.register, site.content.sites)]
         return site
@@ -217,8 +212,7 @@ class KnownSites:
             for site_id in site_ids:
                 if native.site_holders(site_id) == 0 and (site := self._sites.pop(site_id, None)) is not None:
                     self._inner.pop(site_id, None)
-                    line = self.filter_of(site)
-                    line.num_sites = (line.num_sites or 1) - 1
+                    self.filter_of(site).num_sites -= 1
 
 
 class _Claim:

@@ -13,6 +13,7 @@ import rich.console
 import rich.markup
 import rich.table
 
+from effects import _errors as errors
 from effects._model.effect import effect_names
 from effects._model.where import Where
 from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn
@@ -21,6 +22,10 @@ from effects.lowering.sites import Line, LineFilter, known_sites
 MSG_NONE = (
     "No site of this process is one of {said}. A line is one when a program that has it has been compiled. Call that "
     "first, or correct what was given: there are sites in {files}."
+)
+MSG_FUNCTION = (
+    "`fx.sites` was given function={function}. It is the name of a function, in which `*` stands for anything. Write, "
+    "say, `fx.sites(function='layer*')`."
 )
 MSG_RESULTS = (
     "`{call}` cannot change {said}. Their programs wait for results each time, so that none may be left out. Select "
@@ -74,8 +79,8 @@ class Sites(Sequence[SiteInfo]):
         self._before: list[tuple[LineFilter, tuple[Any, ...]]] = []
 
     def _lines(self) -> list[tuple[Line, LineFilter]]:
-        """Those whose programs are there now."""
-        lines = [each for each in list(known_sites.filters.items()) if each[1].is_there and self._has(each[0])]
+        """Those whose counts are kept, also while no program has them."""
+        lines = [each for each in list(known_sites.filters.items()) if self._has(each[0])]
         return sorted(lines, key=lambda each: each[0][1:3])
 
     def _has(self, line: Line) -> bool:
@@ -139,7 +144,7 @@ class Sites(Sequence[SiteInfo]):
         self._before.clear()
 
     def _none(self) -> str:
-        files = sorted({line.file for line, known in list(known_sites.filters.items()) if known.is_there})
+        files = sorted({line.file for line in list(known_sites.filters)})
         return MSG_NONE.format(said=self._said, files=", ".join(files[:5]) or "no file")
 
     def __rich__(self) -> rich.table.Table | str:
@@ -186,7 +191,8 @@ def _in_words(known: LineFilter) -> str:
 def sites(pattern: str | None = None, *, effect: Any = None, function: str | None = None) -> Sites:
     """The lines with effects of this process: how often devices have come there, and what is shown of it.
 
-    A line is here when the first program that has it is compiled, or when it is called outside of programs.
+    A line is here from when the first program that has it is compiled, or it is called outside of programs. It stays
+    when that program is gone, for as long as its counts are kept.
 
     Args:
         pattern: A file or the end of its path, as `"train.py"` or `"models/*.py"`, with a line or without:
@@ -216,6 +222,8 @@ def sites(pattern: str | None = None, *, effect: Any = None, function: str | Non
         [(4, 2)]
     """
     chosen = None if pattern is None else Pattern.read(pattern, "`fx.sites`")
+    if function is not None and (not isinstance(function, str) or not function):
+        raise TypeError(MSG_FUNCTION.format(function=errors.shown(function)))
     names = None if effect is None else effect_names(effect)
     given = {"effect": effect, "function": function}
     shown = [repr(pattern)] * (pattern is not None)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import jax
+import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
@@ -28,6 +29,10 @@ MSG_MODE = (
 MSG_NOTHING = (
     "`fx.watch` at {where} was given nothing to look for: `nan` and `inf` are false. Without `when` one of them is "
     "true. Pass `inf=True`, or a predicate as `when`."
+)
+MSG_FLAG = (
+    "`fx.watch` at {where} was given {name}={value}. It is True or False. Pass one of these, or a predicate "
+    "of values as `when`."
 )
 MSG_WHEN = (
     "`fx.watch` at {where} was given when={when}. It is a function of an array that says which elements are bad. Pass, "
@@ -77,7 +82,7 @@ def watch(
             among them, while tracing, and returns which elements are bad: a boolean, or one for each. In place of
             `nan` and `inf`.
         sites: Which operations are looked at, as patterns with `*`: `"model.py"`, `"model.py:31"`, the name of a
-            function or of an operation such as `"log"`. By default all. Patterns that name none are an error.
+            function or of an operation such as `"log"`. By default all. A pattern that names none is an error.
         results: Whether bad values are left alone that come to no result of `fun` or of its derivative, as behind a
             `jnp.where`. The first operation from which a result has a bad value is named.
         summary: In place of all this, what each operation computes is an event of `fx.log` that has the operation's
@@ -111,6 +116,9 @@ def watch(
     where = where_called()
     if not callable(fun):
         raise TypeError(MSG_NOT_CALLABLE.format(where=where, fun=errors.shown(fun)))
+    for name, flag in {"nan": nan, "inf": inf, "results": results, "summary": summary}.items():
+        if not isinstance(flag, (bool, np.bool_)):
+            raise TypeError(MSG_FLAG.format(where=where, name=name, value=errors.shown(flag)))
     if mode not in _MODES:
         known = ", ".join(map(repr, _MODES))
         raise ValueError(MSG_MODE.format(where=where, mode=errors.shown(mode), known=known))
@@ -122,8 +130,8 @@ def watch(
         raise ValueError(MSG_TOGETHER.format(where=where, name="results", other="`when` or `summary`"))
     if when is None and not nan and not inf:
         raise ValueError(MSG_NOTHING.format(where=where))
-    patterns: tuple[Any, ...] = tuple(sites or ()) if isinstance(sites, (tuple, list, type(None))) else (sites,)
-    if not all(isinstance(pattern, str) and pattern for pattern in patterns):
+    patterns: tuple[Any, ...] = tuple(sites) if isinstance(sites, (tuple, list)) else (sites,) * (sites is not None)
+    if sites == [] or sites == () or not all(isinstance(pattern, str) and pattern for pattern in patterns):
         raise TypeError(MSG_SITES.format(where=where, sites=errors.shown(sites)))
     asked = Watch(bool(nan), bool(inf), when, patterns, mode, where, summary=bool(summary), results=bool(results))
 

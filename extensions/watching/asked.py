@@ -85,14 +85,14 @@ class Watch:
         return operation, line.function, line.file, place, os.path.basename(line.file), os.path.basename(place)
 
     def check_sites(self, jaxpr: Any) -> None:
-        """Raises if `sites` name no operation of a function."""
-        eqns = [*_jax.eqns_in(jaxpr)]
-        if not self.sites or any(map(self._is_named, eqns)):
+        """Raises if one of `sites` names no operation of a function."""
+        known = sorted({name for eqn in _jax.eqns_in(jaxpr) for name in self._names(eqn)} if self.sites else ())
+        missing = [site for site in self.sites if not any(fnmatch.fnmatchcase(name, site) for name in known)]
+        if not missing:
             return
-        known = sorted({name for eqn in eqns for name in self._names(eqn)})
-        near = [each for site in self.sites for each in difflib.get_close_matches(site, known, cutoff=0)]
+        near = [each for site in missing for each in difflib.get_close_matches(site, known, cutoff=0)]
         names = ", ".join(map(repr, dict.fromkeys(near))) or "nothing, since it computes nothing"
-        raise ValueError(MSG_NO_SITES.format(where=self.where, sites=errors.shown(self.sites), near=names))
+        raise ValueError(MSG_NO_SITES.format(where=self.where, sites=errors.shown(missing), near=names))
 
     def shows(self, eqn: Any, position: int) -> bool:
         """Whether a bad value in this operand is one in the only result."""

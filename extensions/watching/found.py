@@ -15,7 +15,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._api.check import CHECK, Check, End
+from effects._api.check import Check, End
 from effects._api.log import LOG, Event
 from effects._model.content import Report, described_by
 from effects._model.filter import Filter
@@ -156,7 +156,7 @@ def error_of(
         text.format(message=message, place=", ".join(filter(None, place))), message, str(where), lane, device, grid
     )
     vars(failure).update({name: value for name, value in fields.items() if name != "type"})
-    failure.callers, failure.effect = where.callers, CHECK.name
+    failure.callers, failure.effect = where.callers, WATCH.name
     return failure
 
 
@@ -331,8 +331,8 @@ def bind_fields(
 ) -> Any:
     """Records what `read_fields` reads."""
     operands, leaves, tree = take_arguments((), fields, "fx.watch", where)
-    content: Any = Found(_EVENT, of=of, search=watch.search, place=place, order=order)
-    effect = WATCH if watch.search else LOG if watch.mode == "log" else CHECK
+    content: Any = Found("fx.watch" if watch.search else _EVENT, of=of, search=watch.search, place=place, order=order)
+    effect = LOG if watch.mode == "log" and not watch.search else WATCH
 
     def stop(*, record: Record, **fields: Any) -> NoReturn:
         raise error_of(record.where, read_fields(of, fields), STOPPED, record.lane, record.device)

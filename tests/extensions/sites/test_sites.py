@@ -14,6 +14,7 @@ from jax.experimental import io_callback
 import effects as fx
 from tests.effects.filters.common import P, loop, mesh, new_title, sharded, texts_of
 from tests.helpers import let_go
+from tests.internals import known_sites
 
 INT = jax.ShapeDtypeStruct((), "int32")
 HERE = "extensions/sites/test_sites.py"
@@ -311,43 +312,71 @@ def test_pattern_that_is_none(pattern):
         fx.sites(pattern)
 
 
+@pytest.mark.parametrize("function", ["", 3, ["f"], len, b"f"])
+def test_function_that_is_no_name(function):
+    with pytest.raises(TypeError, match=r"`fx.sites` was given function=.*the name of a function"):
+        fx.sites(function=function)
+
+
 def test_unknown_effect():
     with pytest.raises((TypeError, ValueError), match="no_such_effect"):
         fx.sites(effect="no_such_effect")
 
 
-def test_switch_of_a_site_whose_program_was_freed():
-    """A line is gone with its last program, and a selection that named it is empty then."""
-    title = new_title()
-
-    def freed(x):
-        fx.print(f"{title} {{}}", x)
-
-    f = fx.jit(freed)
-    assert texts_of(f, 1) == ["1"]
-    sites = fx.sites(HERE, function="*freed")
-    assert len(sites) == 1
-    del f
+def _free_programs(line):
     jax.clear_caches()
     gc.collect()
-    let_go(lambda: [*sites])
-    with pytest.raises(ValueError, match="No site of this process is one of"):
-        sites.off()
+    let_go(lambda: known_sites.filters[line].num_sites)
 
 
-def test_filter_that_was_changed_outlives_its_program():
-    """What is off stays off when its program is compiled anew."""
+@pytest.mark.parametrize(
+    ("switch", "shown"),
+    [
+        (lambda sites: sites, ["1"]),
+        (lambda sites: sites.off(), []),
+        (lambda sites: sites.off().on(), ["1"]),
+        (lambda sites: sites.every(3), []),
+        (lambda sites: sites.level("error"), []),
+    ],
+    ids=["nothing", "off", "on", "every", "level"],
+)
+@pytest.mark.parametrize("is_freed", [False, True])
+@pytest.mark.parametrize("how", ["in a program", "eagerly", "in a local function"])
+def test_line_is_listed_and_switched_for_as_long_as_its_count(how, is_freed, switch, shown):
+    """A line whose program is gone is there with its count, and what changes its filter acts on the next program."""
     title = new_title()
 
     def outliving(x):
         fx.print(f"{title} {{}}", x)
 
-    f = fx.jit(outliving)
-    assert texts_of(f, 1) == ["1"]
-    sites = fx.sites(HERE, function="*outliving").off()
-    jax.clear_caches()
-    gc.collect()
-    let_go(lambda: [*sites])
-    assert texts_of(f, 1) == []
-    sites.on()
-    assert texts_of(f, 1) == ["1"]
+    kept = {"in a program": fx.jit(outliving), "eagerly": outliving}
+
+    def call(x):
+        return (kept.get(how) or fx.jit(lambda x: outliving(x)))(x)
+
+    assert texts_of(call, 1) == ["1"]
+    [line] = [line for line in known_sites.filters if line.title.startswith(title)]
+    if is_freed:
+        _free_programs(line)
+    sites = fx.sites(f"{HERE}:{line.line}")
+    assert [(site.count, site.shown) for site in mine(sites, title)] == [(1, 1)]
+    switch(sites)
+    assert texts_of(call, 1) == shown
+    assert [(site.count, site.shown) for site in mine(sites, title)] == [(2, 1 + len(shown))]
+
+
+def test_line_is_listed_until_its_count_is_forgotten():
+    """The listing and the counts end together: a line that somebody changed, or that a program has, stays."""
+    names, titles = ("gone", "changed", "kept"), [new_title() for _ in range(3)]
+    functions = [fx.jit(lambda x, title=title: fx.print(f"{title} {{}}", x)) for title in titles]
+    for f in functions:
+        assert texts_of(f, 1) == ["1"]
+    lines = [line for title in titles for line in known_sites.filters if line.title.startswith(title)]
+    for f, line in zip(functions[:2], lines[:2], strict=True):
+        f.clear_cache()
+        gc.collect()
+        let_go(lambda line=line: known_sites.filters[line].num_sites)
+    known_sites.filters[lines[1]].turn(False)
+    known_sites._forget_lines()
+    listed = {site.title for site in fx.sites(HERE)}
+    assert [name for name, title in zip(names, titles, strict=True) if f"{title} {{}}" in listed] == ["changed", "kept"]

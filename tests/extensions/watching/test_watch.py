@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import pathlib
 import re
 
 import jax
@@ -103,6 +104,27 @@ def test_log(jit, caplog):
     ]
 
 
+PAGE = pathlib.Path(__file__).parents[3] / "docs/how-to/watch.md"
+
+
+@pytest.mark.parametrize("name", ["searched", "equation by equation"])
+def test_fields_of_events_are_those_of_the_page(name):
+    """The page names each field, and says what a record has in place of those of the place."""
+
+    def f(x):
+        y = _log(x)
+        return fx.callback(lambda x: x, x, y) if name != "searched" else y
+
+    page = " ".join(PAGE.read_text().split())
+    said = re.search(r"Its fields are (.*?) and (`in_lane.*?), which are (.*?) where", page)
+    fields, places, instead = (re.findall(r"`([\w.]+)`", part) for part in said.groups())
+    [record] = _events(fx.jit(jax.vmap(fx.watch(f, mode="log"))), A)
+    assert [*record.fields] == fields + places * (name == "searched")
+    assert name == "searched" or [getattr(record, each[7:]) for each in instead] == [(1,), 0, None]
+    assert name != "searched" or [record.fields[each] for each in places] == [(1,), 0, ()]
+    assert record.where[:2] == (__file__, LINE) and record.where.callers[0].function.endswith(".f")
+
+
 def test_log_says_the_lane():
     """An event in a lane of `vmap` has it among its fields."""
     records = _events(fx.jit(jax.vmap(fx.watch(_log, mode="log"))), A)
@@ -192,6 +214,45 @@ def test_function_may_have_effects_inside(f, mode, capsys):
     )
 
 
+def _doubled_on_devices(x):
+    return jax.shard_map(lambda x: x * 2, mesh=MESH, in_specs=jax.P(), out_specs=jax.P())(x)
+
+
+AT_THE_END = {
+    "a print": lambda x: (fx.print("{}", x), x)[1],
+    "a check": lambda x: (fx.check(x != 0, "{}", x), x)[1],
+    "a callback without results": lambda x: (fx.callback(lambda _: None, None, x), x)[1],
+    "one of JAX's in fx.jit": lambda x: (jax.debug.callback(lambda _: None, x, ordered=True), x)[1],
+}
+AT_THE_OPERATION = {
+    "a callback": lambda x: fx.callback(lambda x: x, x, x),
+    "an error_if": lambda x: fx.error_if(x, x == 0, "zero"),
+    "a reference from outside": lambda x, reference: x + reference[...],
+    "a region": _doubled_on_devices,
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_END | AT_THE_OPERATION)
+@pytest.mark.parametrize("around", [lambda f: f, lambda f: lambda x: lax.map(f, x[None])[0]], ids=["", "in a loop"])
+def test_stop_ends_behind_the_function_or_at_the_operation(name, around):
+    """Effects behind the operation happen where the function is searched, and not where each equation is looked at."""
+    last, reference = (AT_THE_END | AT_THE_OPERATION)[name], jax.new_ref(X)
+
+    def f(x):
+        fx.log("before")
+        y = jnp.log(x)
+        fx.log("behind")
+        return last(y, reference) if "reference" in name else last(y)
+
+    def run():
+        with pytest.raises(fx.NonFinite, match="`log` made nan.*ended the program"):
+            jax.block_until_ready(fx.jit(fx.watch(around(f), mode="stop"))(X))
+        with contextlib.suppress(fx.EffectError):
+            meet_barrier()
+
+    assert [record.event for record in _events(run)] == ["before", "behind"][: 1 + (name in AT_THE_END)]
+
+
 @pytest.mark.parametrize("key", [jax.random.key(0), jax.random.PRNGKey(0)])
 def test_function_may_take_keys(key):
     """A function that takes a key of either kind is searched with it."""
@@ -267,15 +328,18 @@ def test_watched_function_in_a_watched_function():
     assert _raised(fx.jit(fx.watch(lambda x: fx.watch(lambda x: x + 1)(x) * jnp.log(x))), X).operation == "log"
 
 
+def _root(x):
+    return jnp.sqrt(x)
+
+
+LINE_OF_ROOT = f"*/test_watch.py:{inspect.getsourcelines(_root)[1] + 1}"
+
+
 @pytest.mark.parametrize(
-    "pattern", ["sqrt", "*_root", "test_watch.py", ["no.py", f"*/test_watch.py:{LINE + 1}", "sq*"]]
+    "pattern", ["sqrt", "*_root", "test_watch.py", LINE_OF_ROOT, ["_root", LINE_OF_ROOT, "sq*"], ("add", "sqrt")]
 )
 def test_sites(pattern):
     """Only the operations are looked at that a pattern names: by name, by function, by file and by line."""
-
-    def _root(x):
-        return jnp.sqrt(x)
-
     f = fx.jit(fx.watch(lambda x: lax.log(x) + _root(x), sites=pattern))
     assert _raised(f, X).operation == ("log" if pattern == "test_watch.py" else "sqrt")
 
@@ -338,6 +402,14 @@ REFUSED = [
     (lambda: fx.watch(_log, sites=3), TypeError, "was given sites=3"),
     (lambda: fx.watch(_log, sites=["a", ""]), TypeError, "was given sites="),
     (lambda: fx.watch(_log, sites="lgo")(X), ValueError, r"no such operation.*The nearest names are 'log'"),
+    (
+        lambda: fx.watch(_log, sites=["log", "lgo"])(X),
+        ValueError,
+        r"was given sites=\['lgo'\].*nearest names are 'log'",
+    ),
+    (lambda: fx.watch(_log, sites=["lgo", "lin"])(X), ValueError, r"was given sites=\['lgo', 'lin'\]"),
+    (lambda: fx.watch(_log, sites=[]), TypeError, r"was given sites=\[\]"),
+    (lambda: fx.watch(_log, sites=()), TypeError, r"was given sites=\(\)"),
     (lambda: fx.watch(_log, when=abs, results=True), ValueError, "was given `results` and `when`"),
     (lambda: fx.watch(_reads_outside, results=True)(X), ValueError, "was given `results` for a function"),
     (lambda: fx.watch(_on_devices(_log), results=True)(ROWS), ValueError, "a `jax.shard_map` around or inside"),
@@ -357,6 +429,21 @@ def test_refused(call, kind, text):
     with pytest.raises(kind, match=text) as caught:
         call()
     assert re.search(rf"{re.escape(__file__)}:\d+", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "value", ["no", 1, 0, None, 1.0, jnp.ones(2), jnp.bool_(True), np.zeros(2, bool), [True]], ids=repr
+)
+@pytest.mark.parametrize("name", ["nan", "inf", "results", "summary"])
+def test_what_is_no_boolean_is_refused_at_once(name, value):
+    """A flag decides what is compiled: a text that is true, or an array, is a mistake."""
+    with pytest.raises(TypeError, match=rf"`fx.watch` at {re.escape(__file__)}:\d+ was given {name}=.*True or False"):
+        fx.watch(_log, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["nan", "inf", "results"])
+def test_booleans_of_numpy_are_booleans(name):
+    assert _raised(fx.jit(fx.watch(_log, **{name: np.bool_(True)})), X).operation == "log"
 
 
 LOOPS = [lambda f, x: lax.fori_loop(0, 5, lambda _, x: f(x), x), lambda f, x: lax.while_loop(lambda x: x < 99, f, x)]
@@ -511,7 +598,38 @@ def test_records_of_a_search_have_texts():
     with fx.add_handler(fx.ListHandler()) as handler:
         _raised(fx.jit(fx.watch(_log)), X)
     assert all("made nan" in record.text or "fx.watch" in record.text for record in handler.records)
-    assert {record.effect for record in handler.records} == {"watch", "check"}
+    assert {record.effect for record in handler.records} == {"watch"}
+
+
+FOUND = {
+    "searched": lambda x: x,
+    "awaits": lambda x: x + 0 * fx.callback(lambda x: x, x, lax.stop_gradient(x)),
+    "has a region": _doubled_on_devices,
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("mode", ["raise", "log", "stop"])
+@pytest.mark.parametrize("around", [lambda f: f, jax.vmap, jax.grad], ids=["", "vmap", "grad"])
+def test_effects_of_others_have_none_of_a_watch(around, mode, name):
+    """What a watch finds has the effect `watch`, or `log`: captures and lines of `check` are the user's own."""
+
+    def f(x):
+        fx.check(x > 0, "mine")
+        return FOUND[name](_log(x).sum()) * jnp.sqrt(x)
+
+    program = fx.jit(around(fx.watch(f, mode=mode)))
+    x = A[1:2] if around is jax.vmap else X * 2
+    with fx.add_handler(fx.ListHandler(), effects="check") as handler:
+        for _ in range(3):  # a call may raise the error of the check, and another what is found
+            with contextlib.suppress(fx.EffectError):
+                jax.block_until_ready(program(x))
+            with contextlib.suppress(fx.EffectError):
+                meet_barrier()
+    assert {record.text for record in handler.records} == {"mine"}
+    mine, found = ([*fx.sites(__file__, effect=effect, function="*_of_a_watch*")] for effect in ("check", "watch"))
+    assert {site.title for site in mine} == {"mine"}
+    assert {site.title for site in found} <= {"fx.watch", "non_finite", "fx.error_if"}
 
 
 MESH = jax.make_mesh((4,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -712,6 +830,27 @@ def test_updates_of_modules_are_kept(jit):
     for a, b in zip(*seen, strict=True):
         np.testing.assert_array_equal(a, b)
     meet_barrier()
+
+
+@pytest.mark.parametrize("how", ["nnx.jit", "watched", "watched in nnx_jit"])
+def test_module_that_changes_itself_is_an_argument(how):
+    """As the function itself it fails as in Flax; as an argument it is updated."""
+    nnx = pytest.importorskip("flax.nnx")
+    jits = {"nnx.jit": nnx.jit, "watched": fx.watch, "watched in nnx_jit": lambda f: fx.nnx_jit(fx.watch(f))}
+
+    class Model(nnx.Module):
+        def __init__(self):
+            self.calls = nnx.Variable(jnp.int32(0))
+
+        def __call__(self, x):
+            self.calls[...] += 1
+            return jnp.log(x)
+
+    model = Model()
+    with pytest.raises(Exception, match="Cannot mutate Variable from a different trace level"):
+        jits[how](model)(A[0])
+    jits[how](lambda model, x: model(x))(model, A[0])
+    assert model.calls[...] == 1
 
 
 def test_states_of_equinox_are_kept():
