@@ -32,6 +32,7 @@ MSG_UNREADABLE = (
 )
 LEFT_OUT = "{path} is left out: {why}."
 UNWHOLE = "{path}: {what} left out."
+CUT = "{path}: the file was full, and its beginning is overwritten. How many records that was is not known."
 UNDESCRIBED = "it does not say of which process it is"
 MSG_EMPTY_FOLDER = (
     "The folder {path} has no run files. If EFFECTS_RUN names a folder, each process writes a file there whose name "
@@ -101,6 +102,7 @@ class Process:
         command: What was started.
         torn: How many gaps there are, each of one or more records that are not whole, as a killed process leaves them.
         lost: How many records found no room in the file.
+        is_cut: Whether the file was full, so that its first records are overwritten.
         unknown: How many records are of sites whose description is not there, or is damaged. They are of the effect
             `?`.
         is_written: Whether the process records into the file now.
@@ -115,6 +117,7 @@ class Process:
     command: tuple[str, ...] = ()
     torn: int = 0
     lost: int = 0
+    is_cut: bool = False
     unknown: int = 0
     is_written: bool = False
     is_closed: bool = False
@@ -412,7 +415,7 @@ def read(*paths: str | os.PathLike[str]) -> Run:
     processes: list[Process] = []
     left_out = _open_all(paths, processes)
     for process in processes:
-        process.torn = process._file.scan()
+        process.torn, process.is_cut = process._file.scan(), process._file.is_cut
         _describe(process, sites)
     processes.sort(key=lambda process: (process.number, process.began))
     return _run(processes, sites, left_out)
@@ -472,9 +475,11 @@ def no_site(path: str, said: str, sites: Iterable[Site]) -> str:
 
 
 def missing(run: Run) -> list[str]:
-    """A line for each file that could not be read, or not all of it."""
+    """A line for each file that could not be read, or lacks records."""
     lines = [*run.left_out]
     for process in run.processes:
+        if process.is_cut:
+            lines.append(CUT.format(path=process.path))
         if process.torn:
             places = errors.counted(process.torn, "place")
             lines.append(UNWHOLE.format(path=process.path, what=f"what is not whole in {places}"))

@@ -348,7 +348,7 @@ def _first_call(runs: list[Run]) -> int:
         for process in run.processes:
             if process.lost:
                 raise RunError(MSG_LOST.format(path=process.path, count=errors.counted(process.lost, "record")))
-        cut = [process for process in run.processes if process._file.is_cut]
+        cut = [process for process in run.processes if process.is_cut]
         first: dict[tuple[Process, int], int] = {}
         for event in run.events() if cut else ():
             thread, call = event.program

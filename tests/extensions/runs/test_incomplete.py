@@ -1,0 +1,40 @@
+"""A run file that lacks records, calls or ends says so, and says nothing that it does not know."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+import effects as fx
+from tests.internals import _cli
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.fx"
+
+
+@pytest.fixture
+def command(capsys):
+    """Runs a command of `effects` in this process: its status, output and errors."""
+
+    def run(*words):
+        capsys.readouterr()
+        status = _cli.main([str(word) for word in words])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("count", [10, 3000])
+@pytest.mark.parametrize("how", [(), ("--json",), ("--stats",), ("--stats", "--json"), ("--last",)])
+def test_overwritten_beginning_is_said(count, how, path, command):
+    """By each way of showing a run, and never of a file that has room for all."""
+    with fx.record(path, max_bytes=1 << 16), fx.capture(suppress=True):
+        fx.jit(lambda: jax.lax.fori_loop(0, count, lambda i, _: fx.log("step", i=i), None))()
+    process = fx.runs.read(path).processes[0]
+    said = f"{path}: the file was full, and its beginning is overwritten. How many records that was is not known.\n"
+    assert process.is_cut == (count == 3000)
+    for strict in ((), ("--strict",)):
+        status, _, errors = command("show", *how, *strict, path)
+        assert (status, errors) == ((int(bool(strict)), said) if process.is_cut else (0, ""))
