@@ -123,6 +123,8 @@ class Process:
     is_closed: bool = False
     began: float = dataclasses.field(default=0.0, repr=False)
     calls: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)  # by thread: the first one's number
+    # By thread and number, of the programs that ran when recording began: the name, and whether the call had returned.
+    earlier: dict[tuple[int, int], tuple[str, bool]] = dataclasses.field(default_factory=dict, repr=False)
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
     print_options: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
@@ -510,6 +512,7 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
             process.number, process.count, process.run = said["process"], said["process_count"], said["run"]
             process.command, process.began = tuple(said["command"]), said["time"]
             process.places, process.calls = dict(said["devices"]), dict(said.get("calls", ()))
+            process.earlier = {(thread, number): (*of,) for thread, number, *of in said.get("unended", ())}
             here = np.get_printoptions()
             options = said.get("print_options", {}).items()
             process.print_options = {name: value for name, value in options if here.get(name) != value}

@@ -72,7 +72,7 @@ class _Writing:
             except RuntimeError as error:
                 raise self.unwritable(str(error), max_bytes) from None
             _running.append(self)
-            self._calls = [(stream.thread, stream.oldest_unreturned()) for stream in runtime.streams.all()]
+            self._calls = _calls()
             note_functions(True)
             known_sites.listen(self.describe)
             for site in known_sites.all():
@@ -86,7 +86,7 @@ class _Writing:
         """Before a program can be called that has the site. If it is interrupted, that is lowered again."""
         if self not in _running or site.id in self._described:
             return
-        is_there = bool(self._described) or native.describe_process(json.dumps({**_process(), "calls": self._calls}))
+        is_there = bool(self._described) or native.describe_process(json.dumps(_process() | self._calls))
         if is_there and native.describe_site(site.id, site.description):
             self._described.add(site.id)
         else:
@@ -288,6 +288,18 @@ def _after_fork() -> None:
 runtime.call_at_end(_close_all)
 os.register_at_fork(after_in_child=_after_fork)
 record_process: Callable[[str], None] = _process_recording.ask
+
+
+def _calls() -> dict[str, Any]:
+    """Where threads are when recording begins: the call that each counts from, and the programs that have not ended,
+    whose calls the file does not have."""
+    streams = [*runtime.streams.all()]
+    unended = [
+        (stream.thread, number, caller.name, number not in stream.unreturned())
+        for stream in streams
+        for number, (caller, *_) in stream.calls.copy().items()
+    ]
+    return {"calls": [(stream.thread, stream.oldest_unreturned()) for stream in streams], "unended": unended}
 
 
 def _process() -> dict[str, Any]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import jax
 import pytest
 
 import effects as fx
+from tests.helpers import run_python
 from tests.internals import _cli
 
 
@@ -38,3 +42,30 @@ def test_overwritten_beginning_is_said(count, how, path, command):
     for strict in ((), ("--strict",)):
         status, _, errors = command("show", *how, *strict, path)
         assert (status, errors) == ((int(bool(strict)), said) if process.is_cut else (0, ""))
+
+
+KILLED = """
+import os, signal, threading, effects as fx
+def hangs(x):
+    try:
+        fx.effects_barrier(timeout=0.01)
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)
+def first(x):
+    fx.print("before")
+    fx.callback(hangs, None, x)
+fx.jit(first)(1.0)
+fx.effects_barrier()
+"""
+
+
+def test_call_before_the_recording_is_said(path, command):
+    """EFFECTS_RUN begins to record in the midst of the first call, which has a name all the same. How long a killed
+    process has waited is known up to its newest entry only."""
+    run_python(KILLED, env={"EFFECTS_RUN": str(path)})
+    _, text, _ = command("show", "--last", path)
+    assert re.search(r"The program `\S*first` \(thread 1, dispatch 0\), whose call came before the recording, ", text)
+    assert "was ended without closing" in text and re.search(r"`hangs` at .* has run for at least ", text), text
+    _, text, _ = command("show", "--last", "--json", path)
+    [program] = json.loads(text)["processes"][0]["programs"]
+    assert program["is_earlier"] and program["called"] is None and program["name"].endswith("first")
