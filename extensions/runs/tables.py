@@ -28,7 +28,7 @@ class Table:
 
     site: Site
     thread: np.ndarray
-    call: np.ndarray
+    call: np.ndarray  # counted from the beginning of the recording; negative ahead of that
     domain: np.ndarray
     phase: np.ndarray
     index: np.ndarray
@@ -183,7 +183,7 @@ class _Reader:
         return Table(
             site,
             thread=thread,
-            call=epoch,
+            call=np.where(thread < FIRST_NESTED_THREAD, position, epoch),
             domain=stream & ((1 << DOMAIN_BITS) - 1),
             phase=phase,
             index=index,
@@ -278,7 +278,7 @@ def _number_nested(run: Run, tables: Tables) -> None:
             counts[thread == PLAIN_THREAD] += 1
     for table, rows in others:
         calls = zip(table.thread[rows].tolist(), table.call[rows].tolist(), strict=True)
-        table.position[rows] = [numbers[call] for call in calls]
+        table.position[rows] = table.call[rows] = [numbers[call] for call in calls]
         table.thread = np.where(rows & (table.thread != PLAIN_THREAD), FIRST_NESTED_THREAD, table.thread)
 
 
