@@ -51,6 +51,8 @@ MSG_COLUMNS = (
     "The records of {site} in {path} have different arguments. Columns are of one line. Name the line more closely."
 )
 
+STOPPED = "Recording stopped here, since the file system took no more. What followed is unknown."
+
 _AT_A_TIME = 1 << 12
 
 
@@ -101,7 +103,7 @@ class Process:
         run: What no other run of several processes has.
         command: What was started.
         torn: How many gaps there are, each of one or more records that are not whole, as a killed process leaves them.
-        lost: How many records found no room in the file.
+        lost: How many records found no room in the file, or more: if the disk was full, recording has stopped.
         is_cut: Whether the file was full, so that its first records are overwritten.
         unknown: How many records are of sites whose description is not there, or is damaged. They are of the effect
             `?`.
@@ -485,8 +487,10 @@ def missing(run: Run) -> list[str]:
         if process.torn:
             places = errors.counted(process.torn, "place")
             lines.append(UNWHOLE.format(path=process.path, what=f"what is not whole in {places}"))
-        if process.lost:
-            records = errors.counted(process.lost, "record")
+        stops = [event for event in run.events() if event.text == STOPPED] if process.lost else []
+        lines += [f"{process.path}: {STOPPED}" for event in stops if event.process is process]
+        if lost := process.lost - len(stops):
+            records = errors.counted(lost, "record")
             lines.append(UNWHOLE.format(path=process.path, what=f"{records} without room"))
     return lines
 

@@ -22,8 +22,10 @@ from effects._commands import run_before_commands
 from effects._model.device import PLATFORMS
 from effects._model.filter import LOGGER
 from effects._model.site import Site
+from effects._model.wire import PLAIN_THREAD, Kind, stream_of
 from effects.dispatch.runtime.background import uninterrupted
 from effects.dispatch.runtime.runtime import effects_barrier, runtime
+from effects.extensions.runs.reading import STOPPED
 from effects.lowering.native_module import native
 from effects.lowering.sites import known_sites
 
@@ -90,6 +92,7 @@ class _Writing:
         if is_there and native.describe_site(site.id, site.description):
             self._described.add(site.id)
         else:
+            native.note(Kind.FAILED, (stream_of(PLAIN_THREAD), 0, 0, 0), text=STOPPED)
             self.close()
             LOGGER.error(MSG_STOPPED.format(path=self.path))
 
@@ -162,9 +165,9 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL) -> Recordin
 
     Args:
         path: The file. One that exists is kept under another name, with the first free number behind it: `run.fx.1`.
-        max_bytes: How many bytes of records it has room for. It takes them on the disk at once, so that a disk that
-            fills up later does no harm. Descriptions of sites come on top, some hundred bytes each. A file that is full
-            keeps the newest records, at least half of `max_bytes`.
+        max_bytes: How many bytes of records it has room for, which it takes on the disk at once. Descriptions of sites
+            come on top, some hundred bytes each; where the disk has no room for one, recording stops. A file that is
+            full keeps the newest records, at least half of `max_bytes`.
 
     Returns:
         The recording, with `close()`.

@@ -60,8 +60,8 @@ _PLACE = ("thread", "call", "domain", "phase", "index", "device", "lane", "time"
 ORDER = ("thread", "position", "domain", "phase", "index", "device", "lane")
 
 MSG_LOST = (
-    "The run file {path} lacks {count} for which it had no room. Runs are compared record by record, so none may be "
-    "missing. Record with a larger `max_bytes`."
+    "The run file {path} lacks {count} or more, for which it had no room. Runs are compared record by record, so none "
+    "may be missing. Record with a larger `max_bytes`."
 )
 MSG_NO_CALL = (
     "The run file {path} has no call from its beginning on, since what came later has overwritten it. Runs are "
