@@ -42,7 +42,7 @@ class Pair:
         title: The format, the event or the function.
         where: The line.
         thread: The thread that called the program, and
-        call: the number of the call there, in the first run, from the beginning of its recording. Negative: ahead of it.
+        call: the number of the call there, from the beginning of the recording. Negative: ahead of it.
         iteration: How many records of the line come before in this call, device and lane.
         device: The device, in a region; elsewhere -1.
         lane: The lane, or the program of a kernel's grid.

@@ -34,7 +34,7 @@ MSG_MAX_BYTES = (
     "{most}. Pass, say, `max_bytes=64 << 20`."
 )
 MSG_SECOND = (
-    "`fx.record` was called while this process records into {path}. A process records into one file at a time. End the "
+    "`fx.record` was called in a process that records into {path}. A process records into one file at a time. End the "
     "other recording first."
 )
 MSG_UNWRITABLE = (
@@ -186,7 +186,8 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL) -> Recordin
     """
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not _LEAST <= max_bytes <= _MOST:
         raise ValueError(MSG_MAX_BYTES.format(max_bytes=errors.shown(max_bytes), least=_LEAST, most=_MOST))
-    _process_recording.begin()
+    if _process_recording.is_due:
+        raise RuntimeError(MSG_SECOND.format(path=_process_recording.path))
     writing = _Writing(os.path.abspath(os.fspath(path)))
     try:
         if not uninterrupted(lambda: writing.start(max_bytes)):
@@ -210,28 +211,28 @@ class _ProcessRecording:
     """
 
     def __init__(self) -> None:
-        self._path = ""
-        self._is_due = False
+        self.path: str = ""
+        self.is_due: bool = False  # from its first effect on
         self._writing: _Writing | None = None
 
     def ask(self, path: str) -> None:
         """Has this process and its children record into this file or folder."""
         end = os.sep if path.endswith(os.sep) or os.path.isdir(path) else ""
-        self._path = os.environ["EFFECTS_RUN"] = os.path.abspath(path) + end  # children may begin in another folder
-        if os.environ.get(_BEGAN, "").partition(" ")[2] != self._path:
-            inode = os.stat(self._path).st_ino if os.path.exists(self._path) else 0
-            os.environ[_BEGAN] = f"{inode} {self._path}"
-        self._is_due = True
+        self.path = os.environ["EFFECTS_RUN"] = os.path.abspath(path) + end  # children may begin in another folder
+        if os.environ.get(_BEGAN, "").partition(" ")[2] != self.path:
+            inode = os.stat(self.path).st_ino if os.path.exists(self.path) else 0
+            os.environ[_BEGAN] = f"{inode} {self.path}"
+        self.is_due = True
         known_sites.listen(self.begin)
         run_before_commands(self.leave)
 
     def leave(self) -> None:
         """Begins no more."""
-        self._is_due = False
+        self.is_due = False
 
     def begin(self, site: Site | None = None) -> None:
         """Begins what is due, ahead of the effects of a site."""
-        if self._is_due and (error := uninterrupted(self._begin)) is not None:
+        if self.is_due and (error := uninterrupted(self._begin)) is not None:
             LOGGER.warning(UNRECORDED.format(error=error))
         if self._writing is not None and site is not None:
             self._writing.describe(site)
@@ -239,7 +240,7 @@ class _ProcessRecording:
     def _begin(self) -> OSError | None:
         with _lock:
             error = None
-            for path, inode in self._files() if self._is_due else ():
+            for path, inode in self._files() if self.is_due else ():
                 writing = _Writing(path)
                 writing.holder = lambda: self
                 try:
@@ -252,20 +253,20 @@ class _ProcessRecording:
                 except OSError as problem:
                     error = writing.unwritable(problem.strerror) if problem.strerror else problem
                     break
-            self._is_due = False
+            self.is_due = False
             return error
 
     def _files(self) -> list[tuple[str, int | None]]:
         """Which to take, and the inode of the one that may be there."""
-        if self._path.endswith(os.sep):
-            return [(os.path.join(self._path, f"{socket.gethostname()}-{os.getpid()}.fx"), None)]
-        root, extension = os.path.splitext(self._path)
+        if self.path.endswith(os.sep):
+            return [(os.path.join(self.path, f"{socket.gethostname()}-{os.getpid()}.fx"), None)]
+        root, extension = os.path.splitext(self.path)
         inode = int(os.environ[_BEGAN].partition(" ")[0])
-        return [(self._path, inode), (f"{root}-{os.getpid()}{extension}", None)]
+        return [(self.path, inode), (f"{root}-{os.getpid()}{extension}", None)]
 
     def after_fork(self) -> None:
         """In a forked child: the recording is the parent's. The child begins one of its own."""
-        self._is_due = bool(self._path) and not runtime.is_lost
+        self.is_due = bool(self.path) and not runtime.is_lost
         self._writing = None
 
 
