@@ -55,8 +55,9 @@ class _Program:
     process: Process
     thread: int
     epoch: int
-    called: Event | None = None  # None: it came before the recording, or is not in the file any more
+    name: str | None = None
     has_returned: bool = False
+    called: Event | None = None  # None: it came before the recording, or is not in the file any more
     closed: set[int] = dataclasses.field(default_factory=set)  # the devices that have had all of its effects
     closed_at: float | None = None  # when the last of them had
     has_ended: bool = False
@@ -101,7 +102,7 @@ class _Found:
         elif (program := self._program(event.process, *event.program)) is not None:
             program.add(event)
             if event.kind == Kind.DISPATCHED:
-                program.called = event
+                program.called, program.name = event, event.text
                 self._calls[number, program.thread] = program
             elif event.kind == Kind.RETURNED:
                 self._launched[number, program.thread] = program
@@ -109,9 +110,8 @@ class _Found:
     def _program(self, process: Process, thread: int, epoch: int) -> _Program | None:
         if thread == PLAIN_THREAD:  # of what JAX dispatches the file does not have the ends
             return None
-        _, has_returned = process.earlier.get((thread, epoch), ("", False))
-        new = _Program(process, thread, epoch, has_returned=has_returned)
-        return self._programs.setdefault((process.number, thread, epoch), new)
+        earlier = process.earlier.get((thread, epoch), ())
+        return self._programs.setdefault((process.number, thread, epoch), _Program(process, thread, epoch, *earlier))
 
     def of(self, process: Process) -> dict[str, Any]:
         number = process.number
@@ -153,7 +153,6 @@ class _Found:
 
     def _shown(self, program: _Program) -> dict[str, Any]:
         job = program.process.run
-        earlier = program.process.earlier.get((program.thread, program.epoch))
         others = [
             each
             for (_, thread), each in self._calls.items()
@@ -168,11 +167,11 @@ class _Found:
         ]
         here.sort(key=lambda record: (record.token[PHASE], record.token[INDEX], record.line))
         return {
-            "name": program.called.text if program.called else earlier[0] if earlier else None,
+            "name": program.name,
             "thread": program.thread,
             "dispatch": program.epoch,
             "called": None if program.called is None else program.called.time,
-            "is_earlier": earlier is not None,
+            "is_earlier": program.called is None and program.name is not None,
             "has_returned": program.has_returned,
             "closed": program.closed_at,
             "failures": program.failures,
@@ -204,12 +203,11 @@ def _lines(of: dict[str, Any], is_alone: bool) -> Iterator[str]:
 
 def _lines_of_program(of: dict[str, Any], end: float) -> Iterator[str]:
     called, closed = of["called"], of["closed"]
-    without_call = CALLED_EARLIER if of["is_earlier"] else OVERWRITTEN
     yield PROGRAM.format(
         name=of["name"] or "?",
         thread=of["thread"],
         dispatch=of["dispatch"],
-        called=without_call if called is None else CALLED.format(ago=_ago(end, called)),
+        called=CALLED.format(ago=_ago(end, called)) if called else CALLED_EARLIER if of["is_earlier"] else OVERWRITTEN,
         state=UNENDED if closed is None else UNKNOWN.format(ago=_ago(end, closed)),
     )
     yield from (FAILED.format(text=text) for text in of["failures"])

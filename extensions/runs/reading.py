@@ -33,6 +33,7 @@ MSG_UNREADABLE = (
 LEFT_OUT = "{path} is left out: {why}."
 UNWHOLE = "{path}: {what} left out."
 CUT = "{path}: the file was full, and its beginning is overwritten. How many records that was is not known."
+STOPPED = "Recording stopped here, since the file system took no more. What followed is unknown."
 UNDESCRIBED = "it does not say of which process it is"
 MSG_EMPTY_FOLDER = (
     "The folder {path} has no run files. If EFFECTS_RUN names a folder, each process writes a file there whose name "
@@ -46,12 +47,11 @@ MSG_NO_SITE = (
     "No site of {path} is one of {said}. A site is a line with an effect. Correct what was given: there are sites in "
     "{files}, of the effects {effects}."
 )
-
+MSG_NO_PATH = "A run was asked for without a path. Runs are read from files. Name a run file or a folder of them."
+MSG_SINCE = "`since` is not a number. It is a time in seconds. Give one, or leave it out."
 MSG_COLUMNS = (
     "The records of {site} in {path} have different arguments. Columns are of one line. Name the line more closely."
 )
-
-STOPPED = "Recording stopped here, since the file system took no more. What followed is unknown."
 
 _AT_A_TIME = 1 << 12
 
@@ -279,7 +279,7 @@ class Run(Sequence[Record]):
             since: None that was published before: seconds since the epoch; if negative, ahead of the newest.
 
         Raises:
-            RunError: if no site is meant.
+            RunError: if no site is meant, or `since` is NaN.
         """
         several = effect if isinstance(effect, Iterable) and not isinstance(effect, str) else [effect]
         names = None if effect is None else {each.name if isinstance(each, Effect) else each for each in several}
@@ -300,6 +300,8 @@ class Run(Sequence[Record]):
             for number in (() if device is None else each.numbers(device))
         ]
         of_processes = [at for at, each in enumerate(self.processes) if process in (None, each.number)]
+        if since is not None and np.isnan(since):
+            raise RunError(MSG_SINCE)
         if since is not None and since < 0:
             since += max((part[4] for _, part in self.newest()._parts()), default=0.0)
         everything = site is None and effect is None
@@ -467,7 +469,7 @@ def _open_all(paths: Sequence[str | os.PathLike[str]], processes: list[Process])
         opened.add(path)
         processes.append(Process(path, file, is_written=file.is_written))
     if not processes:
-        raise RunError("\n".join(left_out))
+        raise RunError("\n".join(left_out) or MSG_NO_PATH)
     return left_out
 
 
@@ -487,8 +489,9 @@ def missing(run: Run) -> list[str]:
         if process.torn:
             places = errors.counted(process.torn, "place")
             lines.append(UNWHOLE.format(path=process.path, what=f"what is not whole in {places}"))
-        stops = [event for event in run.events() if event.text == STOPPED] if process.lost else []
-        lines += [f"{process.path}: {STOPPED}" for event in stops if event.process is process]
+        events = run.events() if process.lost else ()
+        stops = [f"{process.path}: {STOPPED}" for each in events if each.process is process and each.text == STOPPED]
+        lines += stops
         if lost := process.lost - len(stops):
             records = errors.counted(lost, "record")
             lines.append(UNWHOLE.format(path=process.path, what=f"{records} without room"))

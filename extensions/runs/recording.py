@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -39,8 +40,10 @@ MSG_SECOND = (
 )
 MSG_UNWRITABLE = (
     "The run file {path} cannot be written: {why}. It takes all of its {size} when recording begins. Name another "
-    "file, end the process that writes it, or lower `max_bytes`."
+    "file{or_else}."
 )
+MSG_PATH = "The path of a run file is {path!r}. No path has a zero character. Leave it out."
+MSG_OVER = "A recording into {path} was used again behind its end. It records once. Call `fx.record` again."
 UNRECORDED = "{error} The program goes on, and is not recorded."
 MSG_STOPPED = (
     "Recording into {path} has stopped: the file system takes no more. The program goes on. What was recorded before "
@@ -48,6 +51,8 @@ MSG_STOPPED = (
 )
 
 _ANOTHER = "another process records into it"
+_OR_ELSE = {os.strerror(number): ", or lower `max_bytes`" for number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)}
+_OR_ELSE[_ANOTHER] = ", or end the process that writes it"
 
 _LEAST, _USUAL, _MOST = 1 << 16, 64 << 20, 1 << 40
 
@@ -74,7 +79,11 @@ class _Writing:
             except RuntimeError as error:
                 raise self.unwritable(str(error), max_bytes) from None
             _running.append(self)
-            self._calls = _calls()
+            streams = [*runtime.streams.all()]
+            calls = [(each, *call) for each in streams for call in each.calls.copy().items()]
+            # Programs whose calls came before: thread, number, name, and whether the call has returned.
+            unended = [(each.thread, number, of[0].name, number not in each.unreturned()) for each, number, of in calls]
+            self._calls = {"calls": [(each.thread, each.oldest_unreturned()) for each in streams], "unended": unended}
             note_functions(True)
             known_sites.listen(self.describe)
             for site in known_sites.all():
@@ -82,7 +91,8 @@ class _Writing:
             return True
 
     def unwritable(self, why: str, max_bytes: int = _USUAL) -> OSError:
-        return OSError(MSG_UNWRITABLE.format(path=self.path, why=why, size=f"{max_bytes / (1 << 20):.1f} MiB"))
+        size, or_else = f"{max_bytes / (1 << 20):.1f} MiB", _OR_ELSE.get(why, "")
+        return OSError(MSG_UNWRITABLE.format(path=self.path, why=why, size=size, or_else=or_else))
 
     def describe(self, site: Site) -> None:
         """Before a program can be called that has the site. If it is interrupted, that is lowered again."""
@@ -123,13 +133,17 @@ class Recording:
         self.path: str = writing.path
         self._writing = writing
         self._process = os.getpid()
+        self._is_over = False
 
     def close(self) -> None:
         """Ends the recording, whose file then takes what its records need. A second call does nothing, nor does one in
         a forked child."""
+        self._is_over = True
         self._writing.close()
 
     def __enter__(self) -> Self:
+        if self._is_over:
+            raise RuntimeError(MSG_OVER.format(path=self.path))
         self._writing.holder = weakref.ref(self)  # gone if an interrupt comes ahead of `__exit__`
         return self
 
@@ -186,9 +200,12 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL) -> Recordin
     """
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not _LEAST <= max_bytes <= _MOST:
         raise ValueError(MSG_MAX_BYTES.format(max_bytes=errors.shown(max_bytes), least=_LEAST, most=_MOST))
+    path = os.fsdecode(path)
+    if "\0" in path:
+        raise ValueError(MSG_PATH.format(path=path))
     if _process_recording.is_due:
         raise RuntimeError(MSG_SECOND.format(path=_process_recording.path))
-    writing = _Writing(os.path.abspath(os.fspath(path)))
+    writing = _Writing(os.path.abspath(path))
     try:
         if not uninterrupted(lambda: writing.start(max_bytes)):
             raise writing.unwritable(_ANOTHER, max_bytes)
@@ -230,11 +247,11 @@ class _ProcessRecording:
         """Begins no more."""
         self.is_due = False
 
-    def begin(self, site: Site | None = None) -> None:
+    def begin(self, site: Site) -> None:
         """Begins what is due, ahead of the effects of a site."""
         if self.is_due and (error := uninterrupted(self._begin)) is not None:
             LOGGER.warning(UNRECORDED.format(error=error))
-        if self._writing is not None and site is not None:
+        if self._writing is not None:
             self._writing.describe(site)
 
     def _begin(self) -> OSError | None:
@@ -292,18 +309,6 @@ def _after_fork() -> None:
 runtime.call_at_end(_close_all)
 os.register_at_fork(after_in_child=_after_fork)
 record_process: Callable[[str], None] = _process_recording.ask
-
-
-def _calls() -> dict[str, Any]:
-    """Where threads are when recording begins: the call that each counts from, and the programs that have not ended,
-    whose calls the file does not have."""
-    streams = [*runtime.streams.all()]
-    unended = [
-        (stream.thread, number, caller.name, number not in stream.unreturned())
-        for stream in streams
-        for number, (caller, *_) in stream.calls.copy().items()
-    ]
-    return {"calls": [(stream.thread, stream.oldest_unreturned()) for stream in streams], "unended": unended}
 
 
 def _process() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 
 import jax
@@ -69,3 +70,24 @@ def test_call_before_the_recording_is_said(path, command):
     _, text, _ = command("show", "--last", "--json", path)
     [program] = json.loads(text)["processes"][0]["programs"]
     assert program["is_earlier"] and program["called"] is None and program["name"].endswith("first")
+
+
+def test_what_cannot_be_meant_is_refused(path, command):
+    """By one error before anything is touched; and what no record has is said."""
+    for bad in ("a\0b", b"a\0b"):
+        with pytest.raises(ValueError, match="zero character"):
+            fx.record(bad)
+    with pytest.raises(TypeError, match="PathLike"):
+        fx.record(3)
+    with fx.record(os.fsencode(path)) as recording, fx.capture(suppress=True):
+        fx.print("1")
+    with pytest.raises(RuntimeError, match="again behind its end"), recording:
+        pass
+    with pytest.raises(fx.runs.RunError, match="without a path"):
+        fx.runs.read()
+    for words in (["diff", path, "--rtol", "-1"], ["diff", path, "--atol", "nan"], ["show", "--since", "nan"]):
+        status, output, errors = command(*words, path)
+        assert (status, output) == (2, "") and errors.count("\n") == 1, errors
+    for words in (["--device", "7"], ["--process", "7"]):
+        assert command("show", *words, path) == (0, "", "No record of the run is selected.\n")
+    assert command("show", path) == (0, "1\n", "")

@@ -302,6 +302,7 @@ def test_what_cannot_be_written(place, by, tmp_path):
         recording.close()
     told = done.stdout.splitlines()[0] if by == "fx.record" else done.stderr.strip()
     assert PLACES[place] in told and told.startswith("The run file ") and "\n" not in told
+    assert ("lower `max_bytes`" in told) == (place == "full")
     assert done.stdout.splitlines()[-1] == "1" and (by == "EFFECTS_RUN" or done.stderr == "")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and (place != "full" or not Path(path).exists())
 
