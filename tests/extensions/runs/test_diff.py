@@ -384,7 +384,7 @@ def test_records_without_room_are_refused(record, tmp_path):
     with fx.record(tmp_path / "lost.fx", max_bytes=1 << 16), fx.capture(suppress=True):
         fx.jit(lambda x: fx.log("step", x=x))(jnp.zeros(1 << 16))
         fx.effects_barrier()
-    with pytest.raises(fx.runs.RunError, match="lacks 1 record for which it had no room"):
+    with pytest.raises(fx.runs.RunError, match="lacks 1 record or more, for which it had no room"):
         fx.runs.diff(tmp_path / "lost.fx", record(lambda: None))
 
 
