@@ -28,7 +28,7 @@ from effects import _removed
 from effects._model.where import Where
 from effects.extensions.runs.reading import Run, RunError, no_site, read, tell_missing
 from effects.extensions.runs.report import report
-from effects.extensions.runs.tables import ORDER, Table, aligned, codes_of, distinct, key_of
+from effects.extensions.runs.tables import MSG_TOLERANCE, ORDER, Table, aligned, codes_of, distinct, key_of
 from effects.extensions.runs.values import Tolerance, differ, distance
 from effects.extensions.sites.lines import Pattern
 
@@ -42,7 +42,7 @@ class Pair:
         title: The format, the event or the function.
         where: The line.
         thread: The thread that called the program, and
-        call: the number of the call there.
+        call: the number of the call there, from the beginning of the recording. Negative: ahead of it.
         iteration: How many records of the line come before in this call, device and lane.
         device: The device, in a region; elsewhere -1.
         lane: The lane, or the program of a kernel's grid.
@@ -111,7 +111,7 @@ class Parting:
 
     Attributes:
         thread: The thread that called the program, and
-        call: the number of the call there.
+        call: the number of the call there, from the beginning of the recording. Negative: ahead of it.
         device: The device, in a region; elsewhere -1.
         a: What one run has here: the effect, its title and its line. None: it has ended.
         b: What the other has.
@@ -211,8 +211,8 @@ def diff(
         only: A line, as `fx.sites` takes it: `"train.py:31"`. Others are left out.
 
     Raises:
-        RunError: if a run cannot be read, neither has a site that is meant, or a file lacks records in such a way that
-            nobody can say which ones correspond.
+        RunError: if a tolerance is negative or not finite, a run cannot be read, neither has a site that is meant, or a
+            file lacks records in such a way that nobody can say which ones correspond.
 
     Example:
         >>> import effects as fx, pathlib, tempfile
@@ -227,11 +227,10 @@ def diff(
         >>> fx.runs.diff(folder / "a.fx", folder / "b.fx", rtol=0.5).equal
         True
     """
+    if not (0 <= rtol < np.inf and 0 <= atol < np.inf):
+        raise RunError(MSG_TOLERANCE.format(rtol=rtol, atol=atol))
     runs = [run if isinstance(run, Run) else read(run) for run in (a, b)]
     return _Comparison(runs, Tolerance(rtol, atol), only).difference()
-
-
-# Two runs
 
 
 _OF_CALL = ("thread", "position", "device", "lane")

@@ -19,7 +19,8 @@ KILLED = "{process} was ended without closing its recording, whose newest entry 
 MISSING = "  The file lacks {count} or more. So what is said to go on may have ended."
 PROGRAM = "  The program `{name}` (thread {thread}, dispatch {dispatch}), {called}, {state}."
 CALLED = "called {ago} before"
-CALLED_EARLIER = "whose call is not in the file any more"
+CALLED_EARLIER = "whose call came before the recording"
+OVERWRITTEN = "whose call is not in the file any more"
 UNENDED = "has not ended"
 UNKNOWN = "had its last effect {ago} before and is not known to have ended"
 FAILED = "    It has failed: {text}"
@@ -28,9 +29,9 @@ BEHIND = "    {devices} {have} not come to {line}, where {others} {are}."
 STANDS = "    {devices} came last to {line}, {ago} before."
 CALLED_NOT = "    Process {process} has not called it; its newest call is dispatch {dispatch}, `{name}`."
 NOWHERE = "    No device has come to an effect of it."
-CALLBACK = "  The callback `{name}` at {line} has run for {ago}."
+CALLBACK = "  The callback `{name}` at {line} has run for {least}{ago}."
 OPERATION = "  Device {device} started `{name}` {ago} before, and does not have what it comes to."
-BARRIER = "  Thread {thread} has waited in a barrier for {ago}."
+BARRIER = "  Thread {thread} has waited in a barrier for {least}{ago}."
 NOTHING = (
     "  All calls have returned and had their effects, and the newest program of each thread has ended. The newest "
     "record is {line}, {ago} before."
@@ -54,8 +55,9 @@ class _Program:
     process: Process
     thread: int
     epoch: int
-    called: Event | None = None  # None: that is not in the file any more
+    name: str | None = None
     has_returned: bool = False
+    called: Event | None = None  # None: it came before the recording, or is not in the file any more
     closed: set[int] = dataclasses.field(default_factory=set)  # the devices that have had all of its effects
     closed_at: float | None = None  # when the last of them had
     has_ended: bool = False
@@ -100,7 +102,7 @@ class _Found:
         elif (program := self._program(event.process, *event.program)) is not None:
             program.add(event)
             if event.kind == Kind.DISPATCHED:
-                program.called = event
+                program.called, program.name = event, event.text
                 self._calls[number, program.thread] = program
             elif event.kind == Kind.RETURNED:
                 self._launched[number, program.thread] = program
@@ -108,7 +110,8 @@ class _Found:
     def _program(self, process: Process, thread: int, epoch: int) -> _Program | None:
         if thread == PLAIN_THREAD:  # of what JAX dispatches the file does not have the ends
             return None
-        return self._programs.setdefault((process.number, thread, epoch), _Program(process, thread, epoch))
+        earlier = process.earlier.get((thread, epoch), ())
+        return self._programs.setdefault((process.number, thread, epoch), _Program(process, thread, epoch, *earlier))
 
     def of(self, process: Process) -> dict[str, Any]:
         number = process.number
@@ -164,10 +167,11 @@ class _Found:
         ]
         here.sort(key=lambda record: (record.token[PHASE], record.token[INDEX], record.line))
         return {
-            "name": None if program.called is None else program.called.text,
+            "name": program.name,
             "thread": program.thread,
             "dispatch": program.epoch,
             "called": None if program.called is None else program.called.time,
+            "is_earlier": program.called is None and program.name is not None,
             "has_returned": program.has_returned,
             "closed": program.closed_at,
             "failures": program.failures,
@@ -189,8 +193,9 @@ def _lines(of: dict[str, Any], is_alone: bool) -> Iterator[str]:
     if of["missing"]:
         yield MISSING.format(count=errors.counted(of["missing"], "record"))
     own = [line for program in of["programs"] for line in _lines_of_program(program, end)]
+    least = "" if of["state"] == "runs" else "at least "  # up to the newest entry
     for key, text in _SHOWN.values():
-        own += [text.format(ago=_ago(end, each["begun"]), **each) for each in of[key]]
+        own += [text.format(least=least, ago=_ago(end, each["begun"]), **each) for each in of[key]]
     if not own and (newest := of["newest"]) is not None:
         own = [NOTHING.format(line=_shown_place(newest), ago=_ago(end, newest["time"]))]
     yield from own
@@ -202,11 +207,11 @@ def _lines_of_program(of: dict[str, Any], end: float) -> Iterator[str]:
         name=of["name"] or "?",
         thread=of["thread"],
         dispatch=of["dispatch"],
-        called=CALLED_EARLIER if called is None else CALLED.format(ago=_ago(end, called)),
+        called=CALLED.format(ago=_ago(end, called)) if called else CALLED_EARLIER if of["is_earlier"] else OVERWRITTEN,
         state=UNENDED if closed is None else UNKNOWN.format(ago=_ago(end, closed)),
     )
     yield from (FAILED.format(text=text) for text in of["failures"])
-    if not of["has_returned"] and called is not None:
+    if not of["has_returned"] and (called is not None or of["is_earlier"]):
         yield RETURNS_NOT
     yield from (CALLED_NOT.format(**each) for each in of["not_called_by"])
     places: dict[Any, list[dict[str, Any]]] = {}

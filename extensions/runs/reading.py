@@ -32,6 +32,8 @@ MSG_UNREADABLE = (
 )
 LEFT_OUT = "{path} is left out: {why}."
 UNWHOLE = "{path}: {what} left out."
+CUT = "{path}: the file was full, and its beginning is overwritten. How many records that was is not known."
+STOPPED = "Recording stopped here, since the file system took no more. What followed is unknown."
 UNDESCRIBED = "it does not say of which process it is"
 MSG_EMPTY_FOLDER = (
     "The folder {path} has no run files. If EFFECTS_RUN names a folder, each process writes a file there whose name "
@@ -45,7 +47,8 @@ MSG_NO_SITE = (
     "No site of {path} is one of {said}. A site is a line with an effect. Correct what was given: there are sites in "
     "{files}, of the effects {effects}."
 )
-
+MSG_NO_PATH = "A run was asked for without a path. Runs are read from files. Name a run file or a folder of them."
+MSG_SINCE = "`since` is not a number. It is a time in seconds. Give one, or leave it out."
 MSG_COLUMNS = (
     "The records of {site} in {path} have different arguments. Columns are of one line. Name the line more closely."
 )
@@ -100,7 +103,8 @@ class Process:
         run: What no other run of several processes has.
         command: What was started.
         torn: How many gaps there are, each of one or more records that are not whole, as a killed process leaves them.
-        lost: How many records found no room in the file.
+        lost: How many records found no room in the file, or more: if the disk was full, recording has stopped.
+        is_cut: Whether the file was full, so that its first records are overwritten.
         unknown: How many records are of sites whose description is not there, or is damaged. They are of the effect
             `?`.
         is_written: Whether the process records into the file now.
@@ -115,11 +119,14 @@ class Process:
     command: tuple[str, ...] = ()
     torn: int = 0
     lost: int = 0
+    is_cut: bool = False
     unknown: int = 0
     is_written: bool = False
     is_closed: bool = False
     began: float = dataclasses.field(default=0.0, repr=False)
     calls: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)  # by thread: the first one's number
+    # By thread and number, of the programs that ran when recording began: the name, and whether the call had returned.
+    earlier: dict[tuple[int, int], tuple[str, bool]] = dataclasses.field(default_factory=dict, repr=False)
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
     print_options: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
@@ -272,7 +279,7 @@ class Run(Sequence[Record]):
             since: None that was published before: seconds since the epoch; if negative, ahead of the newest.
 
         Raises:
-            RunError: if no site is meant.
+            RunError: if no site is meant, or `since` is NaN.
         """
         several = effect if isinstance(effect, Iterable) and not isinstance(effect, str) else [effect]
         names = None if effect is None else {each.name if isinstance(each, Effect) else each for each in several}
@@ -293,6 +300,8 @@ class Run(Sequence[Record]):
             for number in (() if device is None else each.numbers(device))
         ]
         of_processes = [at for at, each in enumerate(self.processes) if process in (None, each.number)]
+        if since is not None and np.isnan(since):
+            raise RunError(MSG_SINCE)
         if since is not None and since < 0:
             since += max((part[4] for _, part in self.newest()._parts()), default=0.0)
         everything = site is None and effect is None
@@ -412,7 +421,7 @@ def read(*paths: str | os.PathLike[str]) -> Run:
     processes: list[Process] = []
     left_out = _open_all(paths, processes)
     for process in processes:
-        process.torn = process._file.scan()
+        process.torn, process.is_cut = process._file.scan(), process._file.is_cut
         _describe(process, sites)
     processes.sort(key=lambda process: (process.number, process.began))
     return _run(processes, sites, left_out)
@@ -460,7 +469,7 @@ def _open_all(paths: Sequence[str | os.PathLike[str]], processes: list[Process])
         opened.add(path)
         processes.append(Process(path, file, is_written=file.is_written))
     if not processes:
-        raise RunError("\n".join(left_out))
+        raise RunError("\n".join(left_out) or MSG_NO_PATH)
     return left_out
 
 
@@ -472,14 +481,19 @@ def no_site(path: str, said: str, sites: Iterable[Site]) -> str:
 
 
 def missing(run: Run) -> list[str]:
-    """A line for each file that could not be read, or not all of it."""
+    """A line for each file that could not be read, or lacks records."""
     lines = [*run.left_out]
     for process in run.processes:
+        if process.is_cut:
+            lines.append(CUT.format(path=process.path))
         if process.torn:
             places = errors.counted(process.torn, "place")
             lines.append(UNWHOLE.format(path=process.path, what=f"what is not whole in {places}"))
-        if process.lost:
-            records = errors.counted(process.lost, "record")
+        events = run.events() if process.lost else ()
+        stops = [f"{process.path}: {STOPPED}" for each in events if each.process is process and each.text == STOPPED]
+        lines += stops
+        if lost := process.lost - len(stops):
+            records = errors.counted(lost, "record")
             lines.append(UNWHOLE.format(path=process.path, what=f"{records} without room"))
     return lines
 
@@ -505,6 +519,7 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
             process.number, process.count, process.run = said["process"], said["process_count"], said["run"]
             process.command, process.began = tuple(said["command"]), said["time"]
             process.places, process.calls = dict(said["devices"]), dict(said.get("calls", ()))
+            process.earlier = {(thread, number): (*of,) for thread, number, *of in said.get("unended", ())}
             here = np.get_printoptions()
             options = said.get("print_options", {}).items()
             process.print_options = {name: value for name, value in options if here.get(name) != value}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -22,8 +23,10 @@ from effects._commands import run_before_commands
 from effects._model.device import PLATFORMS
 from effects._model.filter import LOGGER
 from effects._model.site import Site
+from effects._model.wire import PLAIN_THREAD, Kind, stream_of
 from effects.dispatch.runtime.background import uninterrupted
 from effects.dispatch.runtime.runtime import effects_barrier, runtime
+from effects.extensions.runs.reading import STOPPED
 from effects.lowering.native_module import native
 from effects.lowering.sites import known_sites
 
@@ -32,13 +35,15 @@ MSG_MAX_BYTES = (
     "{most}. Pass, say, `max_bytes=64 << 20`."
 )
 MSG_SECOND = (
-    "`fx.record` was called while this process records into {path}. A process records into one file at a time. End the "
+    "`fx.record` was called in a process that records into {path}. A process records into one file at a time. End the "
     "other recording first."
 )
 MSG_UNWRITABLE = (
     "The run file {path} cannot be written: {why}. It takes all of its {size} when recording begins. Name another "
-    "file, end the process that writes it, or lower `max_bytes`."
+    "file{or_else}."
 )
+MSG_PATH = "The path of a run file is {path!r}. No path has a zero character. Leave it out."
+MSG_OVER = "A recording into {path} was used again behind its end. It records once. Call `fx.record` again."
 UNRECORDED = "{error} The program goes on, and is not recorded."
 MSG_STOPPED = (
     "Recording into {path} has stopped: the file system takes no more. The program goes on. What was recorded before "
@@ -46,6 +51,8 @@ MSG_STOPPED = (
 )
 
 _ANOTHER = "another process records into it"
+_OR_ELSE = {os.strerror(number): ", or lower `max_bytes`" for number in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)}
+_OR_ELSE[_ANOTHER] = ", or end the process that writes it"
 
 _LEAST, _USUAL, _MOST = 1 << 16, 64 << 20, 1 << 40
 
@@ -72,7 +79,11 @@ class _Writing:
             except RuntimeError as error:
                 raise self.unwritable(str(error), max_bytes) from None
             _running.append(self)
-            self._calls = [(stream.thread, stream.oldest_unreturned()) for stream in runtime.streams.all()]
+            streams = [*runtime.streams.all()]
+            calls = [(each, *call) for each in streams for call in each.calls.copy().items()]
+            # Programs whose calls came before: thread, number, name, and whether the call has returned.
+            unended = [(each.thread, number, of[0].name, number not in each.unreturned()) for each, number, of in calls]
+            self._calls = {"calls": [(each.thread, each.oldest_unreturned()) for each in streams], "unended": unended}
             note_functions(True)
             known_sites.listen(self.describe)
             for site in known_sites.all():
@@ -80,16 +91,18 @@ class _Writing:
             return True
 
     def unwritable(self, why: str, max_bytes: int = _USUAL) -> OSError:
-        return OSError(MSG_UNWRITABLE.format(path=self.path, why=why, size=f"{max_bytes / (1 << 20):.1f} MiB"))
+        size, or_else = f"{max_bytes / (1 << 20):.1f} MiB", _OR_ELSE.get(why, "")
+        return OSError(MSG_UNWRITABLE.format(path=self.path, why=why, size=size, or_else=or_else))
 
     def describe(self, site: Site) -> None:
         """Before a program can be called that has the site. If it is interrupted, that is lowered again."""
         if self not in _running or site.id in self._described:
             return
-        is_there = bool(self._described) or native.describe_process(json.dumps({**_process(), "calls": self._calls}))
+        is_there = bool(self._described) or native.describe_process(json.dumps(_process() | self._calls))
         if is_there and native.describe_site(site.id, site.description):
             self._described.add(site.id)
         else:
+            native.note(Kind.FAILED, (stream_of(PLAIN_THREAD), 0, 0, 0), text=STOPPED)
             self.close()
             LOGGER.error(MSG_STOPPED.format(path=self.path))
 
@@ -120,13 +133,17 @@ class Recording:
         self.path: str = writing.path
         self._writing = writing
         self._process = os.getpid()
+        self._is_over = False
 
     def close(self) -> None:
         """Ends the recording, whose file then takes what its records need. A second call does nothing, nor does one in
         a forked child."""
+        self._is_over = True
         self._writing.close()
 
     def __enter__(self) -> Self:
+        if self._is_over:
+            raise RuntimeError(MSG_OVER.format(path=self.path))
         self._writing.holder = weakref.ref(self)  # gone if an interrupt comes ahead of `__exit__`
         return self
 
@@ -162,9 +179,9 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL) -> Recordin
 
     Args:
         path: The file. One that exists is kept under another name, with the first free number behind it: `run.fx.1`.
-        max_bytes: How many bytes of records it has room for. It takes them on the disk at once, so that a disk that
-            fills up later does no harm. Descriptions of sites come on top, some hundred bytes each. A file that is full
-            keeps the newest records, at least half of `max_bytes`.
+        max_bytes: How many bytes of records it has room for, which it takes on the disk at once. Descriptions of sites
+            come on top, some hundred bytes each; where the disk has no room for one, recording stops. A file that is
+            full keeps the newest records, at least half of `max_bytes`.
 
     Returns:
         The recording, with `close()`.
@@ -183,8 +200,12 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL) -> Recordin
     """
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not _LEAST <= max_bytes <= _MOST:
         raise ValueError(MSG_MAX_BYTES.format(max_bytes=errors.shown(max_bytes), least=_LEAST, most=_MOST))
-    _process_recording.begin()
-    writing = _Writing(os.path.abspath(os.fspath(path)))
+    path = os.fsdecode(path)
+    if "\0" in path:
+        raise ValueError(MSG_PATH.format(path=path))
+    if _process_recording.is_due:
+        raise RuntimeError(MSG_SECOND.format(path=_process_recording.path))
+    writing = _Writing(os.path.abspath(path))
     try:
         if not uninterrupted(lambda: writing.start(max_bytes)):
             raise writing.unwritable(_ANOTHER, max_bytes)
@@ -207,36 +228,36 @@ class _ProcessRecording:
     """
 
     def __init__(self) -> None:
-        self._path = ""
-        self._is_due = False
+        self.path: str = ""
+        self.is_due: bool = False  # from its first effect on
         self._writing: _Writing | None = None
 
     def ask(self, path: str) -> None:
         """Has this process and its children record into this file or folder."""
         end = os.sep if path.endswith(os.sep) or os.path.isdir(path) else ""
-        self._path = os.environ["EFFECTS_RUN"] = os.path.abspath(path) + end  # children may begin in another folder
-        if os.environ.get(_BEGAN, "").partition(" ")[2] != self._path:
-            inode = os.stat(self._path).st_ino if os.path.exists(self._path) else 0
-            os.environ[_BEGAN] = f"{inode} {self._path}"
-        self._is_due = True
+        self.path = os.environ["EFFECTS_RUN"] = os.path.abspath(path) + end  # children may begin in another folder
+        if os.environ.get(_BEGAN, "").partition(" ")[2] != self.path:
+            inode = os.stat(self.path).st_ino if os.path.exists(self.path) else 0
+            os.environ[_BEGAN] = f"{inode} {self.path}"
+        self.is_due = True
         known_sites.listen(self.begin)
         run_before_commands(self.leave)
 
     def leave(self) -> None:
         """Begins no more."""
-        self._is_due = False
+        self.is_due = False
 
-    def begin(self, site: Site | None = None) -> None:
+    def begin(self, site: Site) -> None:
         """Begins what is due, ahead of the effects of a site."""
-        if self._is_due and (error := uninterrupted(self._begin)) is not None:
+        if self.is_due and (error := uninterrupted(self._begin)) is not None:
             LOGGER.warning(UNRECORDED.format(error=error))
-        if self._writing is not None and site is not None:
+        if self._writing is not None:
             self._writing.describe(site)
 
     def _begin(self) -> OSError | None:
         with _lock:
             error = None
-            for path, inode in self._files() if self._is_due else ():
+            for path, inode in self._files() if self.is_due else ():
                 writing = _Writing(path)
                 writing.holder = lambda: self
                 try:
@@ -249,20 +270,20 @@ class _ProcessRecording:
                 except OSError as problem:
                     error = writing.unwritable(problem.strerror) if problem.strerror else problem
                     break
-            self._is_due = False
+            self.is_due = False
             return error
 
     def _files(self) -> list[tuple[str, int | None]]:
         """Which to take, and the inode of the one that may be there."""
-        if self._path.endswith(os.sep):
-            return [(os.path.join(self._path, f"{socket.gethostname()}-{os.getpid()}.fx"), None)]
-        root, extension = os.path.splitext(self._path)
+        if self.path.endswith(os.sep):
+            return [(os.path.join(self.path, f"{socket.gethostname()}-{os.getpid()}.fx"), None)]
+        root, extension = os.path.splitext(self.path)
         inode = int(os.environ[_BEGAN].partition(" ")[0])
-        return [(self._path, inode), (f"{root}-{os.getpid()}{extension}", None)]
+        return [(self.path, inode), (f"{root}-{os.getpid()}{extension}", None)]
 
     def after_fork(self) -> None:
         """In a forked child: the recording is the parent's. The child begins one of its own."""
-        self._is_due = bool(self._path) and not runtime.is_lost
+        self.is_due = bool(self.path) and not runtime.is_lost
         self._writing = None
 
 

@@ -56,6 +56,8 @@ def run_command(options: argparse.Namespace) -> int:
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
+    if None is not (options.device if options.process is None else options.process) and not len(run._records):
+        print("No record of the run is selected.", file=sys.stderr)
     writer = Writer(options.json)
     if options.last:
         print(encode({"processes": last_of(run)}) if options.json else last(run))
@@ -73,9 +75,6 @@ def run_command(options: argparse.Namespace) -> int:
     for line in lines:
         print(line, file=sys.stderr)
     return 1 if options.strict and lines else 0
-
-
-# All of them.
 
 
 class Writer:

@@ -28,7 +28,7 @@ class Table:
 
     site: Site
     thread: np.ndarray
-    call: np.ndarray
+    call: np.ndarray  # counted from the beginning of the recording; negative ahead of that
     domain: np.ndarray
     phase: np.ndarray
     index: np.ndarray
@@ -59,9 +59,10 @@ Pairs = tuple[Table | None, Table | None]
 _PLACE = ("thread", "call", "domain", "phase", "index", "device", "lane", "time", "position")
 ORDER = ("thread", "position", "domain", "phase", "index", "device", "lane")
 
+MSG_TOLERANCE = "The tolerances are rtol={rtol} and atol={atol}. Each is 0 or a positive number. Give such ones."
 MSG_LOST = (
-    "The run file {path} lacks {count} for which it had no room. Runs are compared record by record, so none may be "
-    "missing. Record with a larger `max_bytes`."
+    "The run file {path} lacks {count} or more, for which it had no room. Runs are compared record by record, so none "
+    "may be missing. Record with a larger `max_bytes`."
 )
 MSG_NO_CALL = (
     "The run file {path} has no call from its beginning on, since what came later has overwritten it. Runs are "
@@ -183,7 +184,7 @@ class _Reader:
         return Table(
             site,
             thread=thread,
-            call=epoch,
+            call=np.where(thread < FIRST_NESTED_THREAD, position, epoch),
             domain=stream & ((1 << DOMAIN_BITS) - 1),
             phase=phase,
             index=index,
@@ -278,7 +279,7 @@ def _number_nested(run: Run, tables: Tables) -> None:
             counts[thread == PLAIN_THREAD] += 1
     for table, rows in others:
         calls = zip(table.thread[rows].tolist(), table.call[rows].tolist(), strict=True)
-        table.position[rows] = [numbers[call] for call in calls]
+        table.position[rows] = table.call[rows] = [numbers[call] for call in calls]
         table.thread = np.where(rows & (table.thread != PLAIN_THREAD), FIRST_NESTED_THREAD, table.thread)
 
 
@@ -348,7 +349,7 @@ def _first_call(runs: list[Run]) -> int:
         for process in run.processes:
             if process.lost:
                 raise RunError(MSG_LOST.format(path=process.path, count=errors.counted(process.lost, "record")))
-        cut = [process for process in run.processes if process._file.is_cut]
+        cut = [process for process in run.processes if process.is_cut]
         first: dict[tuple[Process, int], int] = {}
         for event in run.events() if cut else ():
             thread, call = event.program

@@ -384,7 +384,7 @@ def test_records_without_room_are_refused(record, tmp_path):
     with fx.record(tmp_path / "lost.fx", max_bytes=1 << 16), fx.capture(suppress=True):
         fx.jit(lambda x: fx.log("step", x=x))(jnp.zeros(1 << 16))
         fx.effects_barrier()
-    with pytest.raises(fx.runs.RunError, match="lacks 1 record for which it had no room"):
+    with pytest.raises(fx.runs.RunError, match="lacks 1 record or more, for which it had no room"):
         fx.runs.diff(tmp_path / "lost.fx", record(lambda: None))
 
 
@@ -594,3 +594,15 @@ def test_several_processes(tmp_path):
     # What one process has otherwise than the others.
     [seen] = [site for site in fx.runs.diff(two, run("apart", 2, own="1.0 + PROCESS")).sites if "seen" in site.title]
     assert (seen.differing, float(seen.first.a), float(seen.first.b)) == (1, 1.0, 2.0)
+
+
+def test_calls_are_counted_from_the_beginning_of_the_recording(record):
+    """However many the process had before, by both what differs and where effects part."""
+    f, g = fx.jit(lambda x: fx.print("f {}", x)), fx.jit(lambda x: fx.print("g {}", x))
+    with fx.capture(suppress=True):
+        for _ in range(7):
+            f(0)
+    a, b = record(lambda: (f(1), f(2), g(3))), record(lambda: (f(1), f(5), f(3), g(3)))
+    found = fx.runs.diff(a, b)
+    assert found.first.call == 1 and found.parting.call == 2, str(found)
+    assert "call 1 of thread" in str(found) and "part in call 2 of thread" in str(found)

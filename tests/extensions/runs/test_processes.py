@@ -93,7 +93,7 @@ def test_child_that_takes_its_parents_file_is_noticed(order, tmp_path):
     """A slip in which all processes of a run have one name for their files."""
     slip = (
         "import effects.extensions.runs.recording as module\n"
-        "module._ProcessRecording._files = lambda self: [(self._path, None)]"
+        "module._ProcessRecording._files = lambda self: [(self.path, None)]"
     )
     with pytest.raises(AssertionError, match="child 1"):
         check_children("subprocess", order, tmp_path, slip)
@@ -201,6 +201,16 @@ def test_run_is_never_overwritten(tmp_path):
     assert [read_texts(tmp_path / name) for name in ("run.fx.2", "run.fx.3", "run.fx")] == [["0"], ["1"], ["2"]]
 
 
+def test_recording_that_is_refused_touches_no_file(tmp_path):
+    """Where EFFECTS_RUN asks for another one, which begins with the first effect only."""
+    (tmp_path / "run.fx").write_text("notes")
+    code = "import effects as fx\ntry: fx.record('other.fx')\nexcept RuntimeError as error: print(error)\n"
+    assert "run.fx. A process records into one file" in run_program(tmp_path, code, {"EFFECTS_RUN": "run.fx"}).stdout
+    assert [*tmp_path.glob("*.fx*")] == [tmp_path / "run.fx"] and (tmp_path / "run.fx").read_text() == "notes"
+    run_program(tmp_path, code + "fx.print('1')", {"EFFECTS_RUN": "run.fx"})
+    assert read_texts(tmp_path / "run.fx") == ["1"]
+
+
 def test_reader_does_not_keep_a_run_from_starting(tmp_path):
     """It asks whether a process records into the file, and takes no lock for that."""
     path, has_ended = tmp_path / "run.fx", threading.Event()
@@ -292,6 +302,7 @@ def test_what_cannot_be_written(place, by, tmp_path):
         recording.close()
     told = done.stdout.splitlines()[0] if by == "fx.record" else done.stderr.strip()
     assert PLACES[place] in told and told.startswith("The run file ") and "\n" not in told
+    assert ("lower `max_bytes`" in told) == (place == "full")
     assert done.stdout.splitlines()[-1] == "1" and (by == "EFFECTS_RUN" or done.stderr == "")
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and (place != "full" or not Path(path).exists())
 
