@@ -38,7 +38,7 @@ _MOMENT = 0.05
 
 
 class Waiting:
-    """What threads wait for that want effects to be visible: those of their own programs, or of all."""
+    """The waits of threads that want effects to be visible: those of their own programs, or of all."""
 
     def __init__(self, streams: Streams, drain: Drain, failure_poll: FailurePoll) -> None:
         self._streams = streams
@@ -57,15 +57,15 @@ class Waiting:
         return self.wait(self._streams.all(), None, deadline, returned=True)
 
     def forget_all(self) -> None:
-        """Nobody waits any more for what has been called so far."""
+        """Forgets all calls so far, so that no thread waits for them any more."""
         for stream in self._streams.all():
             stream.calls.clear()
             stream.running.clear()
             stream.unpolled.clear()
 
     def drain_former_order(self) -> None:
-        """Before a program is called: what the calling thread called under another `order` becomes visible first. Calls
-        of others that have not returned are not waited for."""
+        """Before a program is called: waits for what the calling thread called under another `order`. Calls of other
+        threads that have not returned are not waited for."""
         *former, _ = self._streams.own()
         if any(stream.calls for stream in former):
             self.wait(former, None, None, returned=True)
@@ -303,7 +303,7 @@ MSG_FORKED = (
 
 
 class _Lost:
-    """What a forked child has in place of a part of its parent's runtime."""
+    """The stand-in for a part of the parent's runtime in a forked child."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise errors.EffectError(MSG_FORKED)
