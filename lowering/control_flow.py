@@ -45,7 +45,7 @@ def _cond_token_rule(
 
 
 def _taken_by_all(index: Any, operands: Sequence[Any], branches: Sequence[Any]) -> tuple[Any, Sequence[Any], Any]:
-    """An `fx.error_if` that all devices take if one does. A mask says on which of them something is wrong."""
+    """An `fx.error_if` that all devices take if one does, by an all-reduce. A mask says which devices fail."""
     is_wrong = _jax.as_per_device(index != 0)
     index = jax.lax.pmax(is_wrong.astype(index.dtype), jax.sharding.get_abstract_mesh().manual_axes)
     return index, (is_wrong, *operands), tuple(map(_for_all, branches))

@@ -406,7 +406,7 @@ def with_carried_predicate(
 
 @holds(_jax.jit_p, *_jax.annotated_calls())
 def _call(extra: Extra, *args: Any, **params: Any) -> Sequence[Any]:
-    """A jitted function stays a function of its own, so that however often it is called it is compiled once."""
+    """A jitted function stays a function of its own, so that it is compiled once however often it is called."""
     body = "jaxpr" if "jaxpr" in params else "call_jaxpr"
     params[body] = extra.rewrite(params[body])
     for name, of_extra in _EACH.items():

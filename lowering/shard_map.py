@@ -211,7 +211,7 @@ def _mask_shard_map(
 
 
 def _described(ctx: TokenContext, jaxpr: Any) -> tuple[str, str]:
-    """For an error: the effects of a region, and where the first of them is."""
+    """The names of a region's effects and the place of the first one, for an error."""
     names = ", ".join(sorted(f"`{effect}`" for effect in effects_of(jaxpr.effects)))
     where = min((str(site.where) for site in summarize(jaxpr).sites), default=ctx.where)
     return names, str(where)

@@ -40,7 +40,7 @@ def call_shards(
     steps: Sequence[TokenStep] | None,
     site: Site | None = None,
 ) -> Any:
-    """Publishes a record of each shard, or one of all of them.
+    """Publishes a record of each shard, or one record of all shards.
 
     Args:
         ctx: The context of the lowering.

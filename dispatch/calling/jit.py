@@ -188,7 +188,7 @@ MSG_SERIALIZE_EXECUTABLE = (
 
 
 class Executable:
-    """JAX's executable of a threaded function, as that of the function without tokens."""
+    """JAX's executable of a threaded function, in the form of an executable of the function without tokens."""
 
     def __init__(self, compiled: Any, traits: Sequence[ProgramTraits], name: str):
         """`compiled`: JAX's compiled function with the token."""

@@ -75,7 +75,7 @@ _KIND, _THREAD, _EPOCH, _HAS_CALLBACKS, _REPLY = map(Item._fields.index, _FIELDS
 
 
 class Drain:
-    """The threads and what others may know of them. Drain threads write its fields, under the lock that is named."""
+    """The drain's threads, and their state for other threads. Drain threads write the fields."""
 
     def __init__(
         self, streams: Streams, failures: Failures, observers: Observers, sites: KnownSites, failure_poll: FailurePoll

@@ -142,7 +142,7 @@ def traceback_from_user(error: BaseException) -> Any:
 
 
 class LeftOut:
-    """A count of them, by effect and by the user's line, in the order in which they came."""
+    """Counts of effects that were left out, by effect and by the user's line, in the order in which they came."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}

@@ -54,7 +54,7 @@ from effects.lowering.native_module import native
 
 
 def _place(thread: int, placing: Placing, cell: int, number: int) -> Any:
-    """A token on devices: that of a cell, or if this is 0 that of an epoch."""
+    """A token on devices: a cell's token, or an epoch's if `cell` is 0."""
     token = token_memory(PLACED_THREAD, cell, 1) if cell else token_memory(thread, number, 1)
     return placing.place(token[0])
 

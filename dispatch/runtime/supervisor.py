@@ -328,7 +328,7 @@ _REPLY, _SINCE = map(Running._fields.index, ("reply", "since"))
 
 
 def _log(text: str) -> None:
-    """In a thread of its own: a function that is stuck may have the lock of a handler of `logging`."""
+    """Logs a warning in a thread of its own: a function that is stuck may hold the lock of a handler of `logging`."""
     Background(lambda: LOGGER.warning(text)).start()
 
 
