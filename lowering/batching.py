@@ -152,8 +152,8 @@ def _batch_custom_vmap(batch: _Rule) -> _Rule:
 
 @patches.implements("vmap of run_state")
 def _batch_run_state(_: None) -> _Rule:
-    """JAX has no batching rule for `run_state`. Effects happen in each lane even if no operand is batched, so they need
-    one: references become values, as when JAX lowers `run_state`."""
+    """JAX (0.10 to 0.12) has no batching rule for `run_state`. Effects happen in each lane even if no operand is
+    batched, so they need one: references become values, as when JAX lowers `run_state`."""
 
     def rule(axis_data: Any, args: Any, dims: Any, *, jaxpr: Any, is_initialized: Any, **params: Any) -> Any:
         if needs_masks(jaxpr) and not any(map(_jax.is_reference, args)):

@@ -1,7 +1,9 @@
 """Differentiation of loops with effects.
 
 When JAX partitions a `scan` into a forward and a backward loop, it hoists loop-invariant equations out of the loop.
-Effects must stay inside. JAX runs a `while` loop a second time for the tangents: that copy must have no effects.
+Effects must stay inside. JAX runs a `while` loop a second time for the tangents: that copy must have no effects. Both
+are in `jax/_src/lax/control_flow/loops.py` of JAX 0.10 to 0.12: `_scan_known_hoisting` and `_while_partial_eval`.
+`effects/_jax/patches.py` says when these rules can go.
 """
 
 from __future__ import annotations
