@@ -6,7 +6,7 @@ from collections.abc import Iterable, Set
 from typing import Any
 
 _SHOWN = 5
-"""How many values a message shows before the place where the order departs from the template, and from there on."""
+"""The number of values that a message shows before the order departs from the template, and from there on."""
 
 _NOTHING = object()
 

@@ -43,14 +43,14 @@ def _batch_cond(batch: _Rule) -> _Rule:
 
 
 def _as_of_lanes(active: Any, x: Any) -> Any:
-    """A value as a branch takes it for all lanes, of which some are not there: what is not a number in these must not
-    reach the derivative of the others, JAX's issue 1052. Whole numbers have none, and keep their types in a region."""
+    """An operand of a branch that runs for all lanes. A NaN of an inactive lane must not reach the derivative of the
+    active ones: JAX's issue 1052. Integers have no derivative, and keep their types in a region."""
     return _jax.select(active, x, jax.lax.stop_gradient(x)) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
 
 def _has_only_effects(branch: Any) -> bool:
-    """Whether a branch is nothing but effects, so that no collective is in it either, for which devices would wait. The
-    program waits for none of them, or for those that end it, which may give the branch's results."""
+    """True if a branch has effects only, and so no collective that devices would wait for. The program waits for none
+    of the effects but those that end it, whose results may be the branch's."""
     given = {id(out) for eqn in branch.eqns for out in eqn.outvars}
     if not branch.eqns or any(id(out) not in given for out in branch.jaxpr.outvars):
         return False
@@ -112,7 +112,7 @@ def _batch_while(batch: _Rule) -> _Rule:
             return [flat[0].any()]
 
         def asks(running: Any, consts: Sequence[Any], carry: Sequence[Any]) -> Any:
-            """Which lanes go on. Those that are through are not asked again."""
+            """The lanes that go on. A lane that has ended stays so, and has no effects of the condition."""
             return running & _jax.evaluate_as_typed(cond, [running, *consts[:cond_nconsts], *carry])[0]
 
         def step(*flat: Any) -> list[Any]:
@@ -140,7 +140,7 @@ def _batch_while(batch: _Rule) -> _Rule:
 
 @patches.implements("vmap of custom_vmap")
 def _batch_custom_vmap(batch: _Rule) -> _Rule:
-    """The user's rule is for values that differ. Where none does, every lane calls the function."""
+    """Leaves batched operands to the user's rule. If no operand is batched, every lane calls the function."""
 
     def rule(axis_data: Any, args: Any, dims: Any, *, call: Any, **params: Any) -> Any:
         if any(dim is not None for dim in dims) or not needs_masks(call):
@@ -152,8 +152,8 @@ def _batch_custom_vmap(batch: _Rule) -> _Rule:
 
 @patches.implements("vmap of run_state")
 def _batch_run_state(_: None) -> _Rule:
-    """JAX has no rule. With effects there must be one, since they are the lanes' even if no value is: references become
-    values, as when JAX lowers it."""
+    """JAX (0.10 to 0.12) has no batching rule for `run_state`. Effects happen in each lane even if no operand is
+    batched, so they need one: references become values, as when JAX lowers `run_state`."""
 
     def rule(axis_data: Any, args: Any, dims: Any, *, jaxpr: Any, is_initialized: Any, **params: Any) -> Any:
         if needs_masks(jaxpr) and not any(map(_jax.is_reference, args)):
@@ -182,7 +182,7 @@ def _differs(
     in_body: Sequence[bool],
     carried: Sequence[bool],
 ) -> bool:
-    """Whether a loop's condition differs between lanes."""
+    """True if a loop's condition differs between lanes."""
     while True:
         _, stepped = _jax.batched(body_jaxpr, axis_data, [*in_body, *carried], carried)
         if stepped == list(carried):
@@ -193,9 +193,10 @@ def _differs(
 
 
 def _batch_held(primitive: Any, holder: Holder) -> None:
-    """Gives lanes to what a user describes without a batching rule, and to its effects even if no value differs."""
+    """Registers a batching rule for a primitive with a holder. It maps operands if the primitive had no rule before,
+    and effects even if no operand is mapped."""
     rules = _jax.batching.fancy_primitive_batchers
-    own = rules.get(primitive)  # which takes what is not mapped for what happens once
+    own = rules.get(primitive)  # takes an equation without mapped operands to happen once
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
         is_mapped = any(dim is not None for dim in dims)

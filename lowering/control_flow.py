@@ -3,9 +3,9 @@
 `fx.error_if`: all devices end the program, or none. A device that ended it alone would never come to the next
 collective. The others would wait there, and XLA end the process after a while, with no word of what was wrong.
 
-Others: devices count as many effects in each branch, so that all have had as many behind it. A device skips the numbers
-that only other branches have, and says so at once. So a callback in one branch waits for no device that is not there,
-and devices go on together from one that stands behind.
+Any other `cond`: each branch counts equally many effects, so that all devices have had as many after the `cond`. A
+device skips the numbers that only other branches use, and publishes that at once. So a callback in one branch does not
+wait for devices in another branch, and devices go on together from a callback after the `cond`.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def _cond_token_rule(
 
 
 def _taken_by_all(index: Any, operands: Sequence[Any], branches: Sequence[Any]) -> tuple[Any, Sequence[Any], Any]:
-    """An `fx.error_if` that all devices take if one does. A mask says on which of them something is wrong."""
+    """An `fx.error_if` that all devices take if one does, by an all-reduce. A mask says which devices fail."""
     is_wrong = _jax.as_per_device(index != 0)
     index = jax.lax.pmax(is_wrong.astype(index.dtype), jax.sharding.get_abstract_mesh().manual_axes)
     return index, (is_wrong, *operands), tuple(map(_for_all, branches))
 
 
 def _for_all(branch: Any) -> Any:
-    """A branch that all devices take, with whether this one would have ahead of its inputs. Only these call the
-    function, and the others learn from their call that the program has ended elsewhere."""
+    """A branch that all devices take. Its first input is true on a device that would have taken it alone. Only such a
+    device calls the function; another learns from its call that the program has ended elsewhere."""
 
     def apply(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         if eqn.primitive is not effect_p:
@@ -70,7 +70,7 @@ def _for_all(branch: Any) -> Any:
 def _skipping(
     ctx: TokenContext, tokens: Tokens, index: Any, operands: Sequence[Any], branches: Sequence[Any], params: Any
 ) -> tuple[Tokens, Sequence[Any]]:
-    """Branches that count equally many effects under each key."""
+    """Binds a `cond` whose branches count equally many effects under each key."""
     counts = [static_effect_counts(branch) for branch in branches]
     assert None not in counts, "it is known of the whole region"
     most = [max(count.get(key, 0) for count in counts) for key in tokens]
@@ -82,7 +82,7 @@ def _skipping(
 
 
 def _skipping_at_end(threaded: Any, missing: tuple[int, ...]) -> Any:
-    """A branch with tokens ahead of its results, which skips so many numbers of each at its end."""
+    """A threaded branch that at its end skips `missing` numbers, given for each token."""
 
     def skip(*args: Any) -> list[Any]:
         outs = _jax.evaluate(threaded, args)
@@ -96,7 +96,7 @@ def _skipping_at_end(threaded: Any, missing: tuple[int, ...]) -> Any:
 def _mask_cond(
     ctx: MaskContext, active: Any, index: Any, *operands: Any, branches: Sequence[Any], **params: Any
 ) -> Sequence[Any]:
-    """A lane that is not there ends no program, nor does a device come to where programs end for its sake."""
+    """Masks a branch. The mask of an `fx.error_if` is in its index: an inactive lane does not take the branch."""
     if ends_program(ctx.eqn):
         index = jnp.where(active, index, 0)
         return _jax.cond_p.bind(index, *operands, branches=branches, **params)
@@ -105,7 +105,7 @@ def _mask_cond(
 
 # `while` in the form that JAX gives it for all lanes at once.
 #
-# How tokens are carried says the holder, also where the condition has effects.
+# The holder carries the tokens, also where the condition has effects.
 
 
 @register_token_rule(_jax.while_p)
@@ -127,8 +127,8 @@ LANES = "lanes that go on"
 def without_lanes(
     args: Sequence[Any], cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int, **params: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments and parameters of a loop whose condition differs between lanes as JAX lowers it: while any lane
-    goes on, the body runs for all of them, effects included, and what it makes of those that have ended is dropped.
+    """The arguments and parameters of a loop whose condition differs between lanes, as JAX lowers it. While any lane
+    goes on, the body runs for all lanes, effects included, and the new carry of lanes that have ended is dropped.
 
     The body then takes the condition's constants ahead of its own, and evaluates the condition once more, in a call
     named `LANES`.
@@ -165,7 +165,7 @@ def without_lanes(
 def _linear_solve_token_rule(
     ctx: TokenContext, tokens: Tokens, *args: Any, const_lengths: Any, jaxprs: Any
 ) -> tuple[Tokens, list[Any]]:
-    """What runs is `solve`; the other functions are for differentiation and transposition."""
+    """Threads tokens through `solve`, which runs; the other functions are for differentiation and transposition."""
     begin = const_lengths.matvec + const_lengths.vecmat
     solve_consts = args[begin : begin + const_lengths.solve]
     return ctx.thread(jaxprs.solve, tokens, [*solve_consts, *args[sum(const_lengths) :]])
@@ -173,7 +173,7 @@ def _linear_solve_token_rule(
 
 @register_mask_rule(_jax.linear_solve_p)
 def _mask_linear_solve(ctx: MaskContext, active: Any, *args: Any, const_lengths: Any, jaxprs: Any) -> Sequence[Any]:
-    """What runs is `solve`."""
+    """Masks `solve`, the only function that runs."""
     at = const_lengths.matvec + const_lengths.vecmat
     return ctx.primitive.bind(
         *args[:at],
@@ -186,13 +186,13 @@ def _mask_linear_solve(ctx: MaskContext, active: Any, *args: Any, const_lengths:
 
 # Functions with rules of their own for transformations: `custom_jvp`, `custom_vjp` and `custom_vmap`.
 #
-# When tokens are threaded their transformations are over, and they are no more than their bodies (see `holders.py`).
-# When effects get masks they are still to come, so each rule gets the predicate ahead of its arguments, too.
+# When tokens are threaded, their transformations are over, and their bodies are inlined (see `holders.py`). When
+# effects get masks, the transformations are still to come, so each rule gets the predicate ahead of its arguments, too.
 
 
 def _mask_function(fun: Callable[..., Sequence[Any]], active: Any, args: Sequence[Any]) -> list[Any]:
-    """Calls a function of flat values, with its effects only where `active` holds. What JAX does not trace, such as
-    zeros that are known to be so, goes in and out as it is."""
+    """Calls a function of flat values, with its effects only where `active` holds. Operands and results that JAX does
+    not trace, such as symbolic zeros, are passed as they are."""
     known: list[Any] = []
 
     def flat(values: Sequence[Any]) -> list[Any]:
@@ -250,7 +250,7 @@ def _mask_custom_vmap(
             outs_batched.append(which)
             return jax.tree.leaves(outs)
 
-        # A branch, and no mask: its effects have no lanes, and a mask without lanes is one that always holds.
+        # A branch instead of a mask: the rule's effects have no lanes, and a mask without lanes always holds.
         jaxpr = jax.make_jaxpr(flat)(*args)
 
         def skip(*args: Any) -> list[Any]:

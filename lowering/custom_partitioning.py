@@ -1,7 +1,7 @@
 """`custom_partitioning`, whose functions have no effects.
 
-XLA asks the partition rule of such a function when the program has been lowered, and only then JAX lowers what the rule
-returns. Tokens would have to come from there, through operands and results that the rule does not know.
+XLA calls the partition rule of such a function when the program has been lowered, and only then JAX lowers the function
+that the rule returns. Tokens would be operands and results of that function, of which the rule does not know.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MSG_IN_CUSTOM_PARTITIONING = (
 
 @patches.implements("effects of custom_partitioning")
 def _refusing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
-    """JAX's own callbacks are left to JAX there, also inside `fx.jit`."""
+    """Refuses effects of ours. JAX's own callbacks are left to JAX there, also inside `fx.jit`."""
 
     def rule(*avals: Any, call: Any, **params: Any) -> Any:
         effects = effects_of(call.effects)

@@ -1,8 +1,9 @@
 """Differentiation of loops with effects.
 
-Where JAX divides a `scan` into what runs forward and what runs backward, it does what is the same in every
-iteration once, ahead of the loop. Effects must stay inside. JAX runs a `while` loop once more for the tangents: without
-effects.
+When JAX partitions a `scan` into a forward and a backward loop, it hoists loop-invariant equations out of the loop.
+Effects must stay inside. JAX runs a `while` loop a second time for the tangents: that copy must have no effects. Both
+are in `jax/_src/lax/control_flow/loops.py` of JAX 0.10 to 0.12: `_scan_known_hoisting` and `_while_partial_eval`.
+`effects/_jax/patches.py` says when these rules can go.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _anchored_jaxpr(jaxpr: Any, after: int) -> Any:
     """A loop's body that carries a mask, behind the first `after` inputs."""
 
     def with_indices(mask: Any, *args: Any) -> list[Any]:
-        """What chooses a branch seems to come of the mask, too: else JAX divides the branches, and forgets effects."""
+        """Makes branch indices depend on the mask. Else JAX partitions the branches, and forgets their effects."""
 
         def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
             if eqn.primitive is _jax.cond_p and has_effects(eqn):
@@ -54,8 +55,8 @@ def _anchored_jaxpr(jaxpr: Any, after: int) -> Any:
 
 @patches.implements("scan in remat")
 def _anchors(divide: Callable[..., Any]) -> Callable[..., Any]:
-    """In a rematerialized region, effects get a mask that always holds. As the loop carries it, JAX takes them for
-    different in every iteration. Where there are no lanes the mask goes when the program is lowered."""
+    """In a rematerialized region, effects get a mask that always holds. The loop carries the mask, so JAX does not take
+    the effects for loop-invariant. Without lanes, the mask is dropped when the program is lowered."""
     holder = find_holder(_jax.scan_p)
     assert holder is not None
 
@@ -118,7 +119,7 @@ def _silent(jaxpr: Any) -> Any:
 
 
 class _Silencing:
-    """A trace that takes a loop without its effects."""
+    """A trace that stages a loop without its effects."""
 
     def __init__(self, trace: Any):
         self._trace = trace
@@ -132,14 +133,14 @@ class _Silencing:
 
 @patches.implements("linearized while")
 def _runs_again_silently(divide: Callable[..., Any]) -> Callable[..., Any]:
-    """When a loop is linearized."""
+    """Linearizes a loop. The copy of it that runs for the tangents has no effects."""
 
     def rule(trace: Any, *tracers: Any, **params: Any) -> Any:
         if not (has_effects(params["cond_jaxpr"]) or has_effects(params["body_jaxpr"])):
             return divide(trace, *tracers, **params)
         silencing = _Silencing(trace)
         outs = divide(silencing, *tracers, **params)
-        # JAX may have found nothing that is known: then the loop runs later, and only then.
+        # If JAX found no known values, the staged loop is the only one that runs, so it keeps its effects.
         return trace.default_process_primitive(_jax.while_p, tracers, params) if outs is silencing.outs else outs
 
     return rule
@@ -147,7 +148,7 @@ def _runs_again_silently(divide: Callable[..., Any]) -> Callable[..., Any]:
 
 @patches.implements("while in remat")
 def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., Any]:
-    """The same in a rematerialized region."""
+    """Partitions a loop in a rematerialized region. The copy of it that runs again has no effects."""
 
     def rule(saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: Any) -> Any:
         try:

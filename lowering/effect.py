@@ -112,21 +112,21 @@ def _mask_site(ctx: MaskContext, active: Any, *operands: Any, site: Site) -> Seq
 
 # Whether a program calls handlers of the native module, and who counts its effects.
 #
-# A CPU's handlers read tokens where they lie and write the next ones. On a GPU they see copies, later, and write
-# nothing: there, and in programs for several platforms of which one is such, the call gives the token back as it came,
-# and the program makes of it what the handler would. Of records that follow each other each call says how many are
-# ahead of it, and what is added behind each of them but the last is used by none.
+# A CPU's handlers read tokens in place and write the next ones. On a GPU they read copies, later, and write nothing.
+# There, and in programs for several platforms that include a GPU, the call aliases its token to its result, and the
+# program advances the token as the handler would. Of consecutive records, each call says how many are ahead of it, so
+# that only the additions after the last of them are used.
 
 
 def calls_handlers(ctx: Any) -> bool:
-    """Whether what is lowered calls handlers: those of all its platforms, with the setting `native`."""
+    """True if the program calls handlers: all its platforms have them, and the setting `native` is on."""
     return config.native and have_handlers(ctx)
 
 
 def have_handlers(ctx: Any) -> bool:
-    """Whether there are handlers on all platforms that this is lowered for.
+    """True if all platforms that the program is lowered for have handlers.
 
-    Those of a GPU need a driver. In a process without such a GPU it is another process that will run the program.
+    A GPU's handlers need a driver. It is not looked for in a process without such a GPU: another will run the program.
     """
     for platform in _jax.platforms_here(ctx):
         row = PLATFORMS.get(platform)
@@ -140,13 +140,13 @@ def have_handlers(ctx: Any) -> bool:
 
 
 def advances_token(ctx: Any) -> bool:
-    """Whether the program counts by itself."""
+    """True if the program advances its tokens itself, since no handler does."""
     rows = (PLATFORMS.get(platform) for platform in _jax.platforms_of(ctx))
     return any(row is not None and row.records == "native" and not row.tokens_on_host for row in rows)
 
 
 def steps_of_record(ordered: bool, edges: BoundaryMarkers, ahead: int = 0) -> list[TokenStep]:
-    """What a record makes of its token, or the last one of a region of the token around."""
+    """The steps of a record's token; if the record leaves a region, they are the outer token's."""
     if edges.leaves or edges.enters:
         inside = [LEAVE_STEP] if edges.leaves else [ENTER_STEP, *[COUNT_STEP] * ordered]
         return [*[advance(ahead)] * (ahead > 0 and edges.enters), *inside]
@@ -164,7 +164,7 @@ def take_ahead(token: Any, length: int) -> tuple[Any, int]:
 
 
 def place_of_token(edges: BoundaryMarkers) -> int:
-    """Which operand of a record's call the token is that it gives back."""
+    """The index of the operand that the result token of a record's call aliases."""
     return int(edges.leaves and not edges.enters)
 
 
@@ -195,7 +195,7 @@ def site_attributes(
     shards: bool = False,
     counted: bool = False,
 ) -> dict[str, Any]:
-    """What a handler must know of a site, as attributes of its call."""
+    """The attributes of a handler's call, which describe its site."""
     has = {
         RecordTrait.ORDERED: site.effect.ordered,
         RecordTrait.CALLBACK: site.content.delivered_individually,
@@ -269,8 +269,8 @@ def record_lowering(
 
 
 def have_one_call(ctx: Any) -> bool:
-    """Whether one call can publish several records: the handler counts, and each device has a call of its own. A
-    program that is exported has a call for each, which a process without handlers can replace."""
+    """True if one call can publish several records: the handler counts, and each device has a call of its own. An
+    exported program has a call for each record, which a process without handlers can replace."""
     return (
         calls_handlers(ctx)
         and not (_jax.is_for_export(ctx) or advances_token(ctx))
@@ -297,10 +297,10 @@ def records_lowering(
 
 
 def _may_be_cut(ctx: Any, site: Site) -> bool:
-    """Whether an operand may lie in shards on devices which make one record of them, instead of gathering it.
+    """True if an operand may be sharded over devices that make one record of the shards, instead of gathering them.
 
-    Not over several processes, since none has all the shards; nor without an order, since nothing but the order says
-    which devices' records are one effect's.
+    Not over several processes, since none has all the shards. Not without an order, since only the order says which
+    devices' records are one effect's.
     """
     if site.results is not None or not site.effect.ordered or len(site.processes) != 1 or site.symbols:
         return False
@@ -322,7 +322,7 @@ def shards_lowering(
 
 
 def own_devices(ctx: Any, devices: int) -> int:
-    """How many of the devices that come here are this process's; 0 if that does not matter."""
+    """The number of this process's devices among those that come here; 0 if that does not matter."""
     if (own := _jax.own_devices(ctx, devices) if devices else 0) is not None:
         return own
     if _jax.automatic_devices(ctx):
@@ -331,7 +331,7 @@ def own_devices(ctx: Any, devices: int) -> int:
 
 
 def of_processes(ctx: Any, site: Site) -> Site:
-    """The site as it says whose devices all have its records, where XLA's partitioner has several."""
+    """The site with the processes whose devices have its records, if XLA's partitioner has several."""
     processes = _jax.processes_of(ctx)
     return dataclasses.replace(site, processes=processes) if processes else site
 
@@ -375,7 +375,7 @@ def enter_lowering(
 def _each_taken(
     ctx: Any, tokens: Sequence[Any], step: Any, ordered: int, avals: Sequence[Any], replicated: bool
 ) -> Any:
-    """The tokens, of which the first `ordered` count, after a step."""
+    """The tokens after a step that the first `ordered` of them take."""
     return [
         take_steps(ctx, token, [step] * (at < ordered), aval, replicated)
         for at, (token, aval) in enumerate(zip(tokens, avals, strict=False))
@@ -383,7 +383,7 @@ def _each_taken(
 
 
 def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any]) -> Any:
-    """The tokens with the numbers of replicas behind their own."""
+    """The tokens, each with the numbers of its replica group and replica appended."""
 
     def extend(*operands: Any) -> list[Any]:
         group, replica = operands[len(tokens) :]
@@ -399,7 +399,7 @@ def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
     if not counted:
         return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated)
     half = len(tokens) // 2
-    # Also where none of them counts: what follows comes after the effects of the region by this call alone.
+    # Also if no token counts: only this call makes what follows depend on the effects of the region.
     aliases = {half + at: at for at in range(half)}
     around = emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated, aliases=aliases)
     return _each_taken(ctx, around, LEAVE_STEP, ordered, ctx.avals_out, replicated)
@@ -418,16 +418,16 @@ def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
         avals_out=[_jax.physical_aval(aval) for aval in ctx.avals_out],
     )
     if _jax.replicas_per_group(ctx):
-        # A call would have what is sharded gathered.
+        # XLA would gather the sharded operands of a call.
         return _jax.mlir.lower_fun(lambda *operands: _chosen_by(operands[:tokens], operands[tokens:]))(ctx, *operands)
     aliases = {tokens + at: at for at in range(len(ctx.avals_out))}
     return _jax.call_handler(ctx, AFTER_TARGET, operands, {}, has_side_effect=False, aliases=aliases)
 
 
 def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """The values, which depend on the tokens by a choice whose outcome XLA does not know: no stream has this number.
+    """The values, which depend on the tokens by a select that XLA cannot fold: no stream has the number in it.
 
-    What stands for tokens may be other arrays. Then there is a token among the values.
+    `tokens` may be other arrays. Then there is a token among the values.
     """
     never = jnp.bool_(True)
     for x in (*tokens, *values):
@@ -440,7 +440,7 @@ def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
 
 
 def _perhaps(x: Any) -> Any:
-    """What may be so or not, for all that XLA knows, and depends on an array."""
+    """A predicate that depends on an array and that XLA cannot fold."""
     zero = jnp.zeros((), x.dtype)
     if any(_jax.typeof(x).sharding.spec):  # no device has an element that JAX would give to all
         return jnp.any(x != zero)
@@ -450,10 +450,10 @@ def _perhaps(x: Any) -> Any:
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     register_site(ctx, site)
     target = PLAIN_TARGET if site.results is None else PLAIN_CALL_TARGET
-    # How many they are does not matter: each device counts for itself there.
+    # The number of devices does not matter if there are several: each device counts for itself there.
     attributes = site_attributes(site, devices=2 if _jax.is_for_several_devices(ctx) else 0)
     if not site.effect.ordered:
-        # Something in the token's place, for the same reason as that is last.
+        # An empty result in the token's place. `record_p` says why the token is last.
         call_ctx = ctx.replace(avals_out=[*ctx.avals_out, _NOTHING])
         *results, _ = _jax.call_handler(call_ctx, target, operands, attributes, has_side_effect=True)
         return results
@@ -482,9 +482,9 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
 """By primitive, where handlers can be called."""
 
 
-# Which lowerings a program has: those above where handlers can be called, else those of `host_path`.
+# A program has the lowerings above if it can call handlers, else those of `host_path`.
 #
-# JAX knows no rules of several platforms for what has several results, so that there is one for all.
+# JAX has no rules for several platforms of a primitive with several results, so one rule serves them all.
 
 MSG_EXPORTED_BY_JAX = (
     "Effect `{effect}` at {where} is in a program that `jax.export` exports. There no call gives it a place in an "
@@ -493,7 +493,7 @@ MSG_EXPORTED_BY_JAX = (
 
 
 def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
-    """A program that is exported calls handlers, whatever the platform. Where there are none, the process that calls
+    """Lowers a record. An exported program calls handlers, whatever the platform. A process without handlers that calls
     the program puts callbacks of its own in their place."""
     is_for_export = _jax.is_for_export(ctx)
     if is_for_export and params["edges"].enters and not have_handlers(ctx):
@@ -504,7 +504,7 @@ def _lower_record(ctx: Any, *args: Any, **params: Any) -> Any:
 def _lower_records(
     ctx: Any, token: Any, *operands: Any, records: Sequence[tuple[Site, int]], call: int, edges: BoundaryMarkers
 ) -> Any:
-    """Where one call cannot publish them all, each has its own."""
+    """Lowers consecutive records to one call, or to a call for each if one cannot publish them all."""
     edges_of = [edges.part(at == 0, at == len(records) - 1) for at in range(len(records))]
     if have_one_call(ctx):
         return records_lowering(ctx, token, operands, records, call, edges_of)
@@ -520,7 +520,7 @@ def _lower_records(
 
 
 def _lower_effect(ctx: Any, *operands: Any, site: Site) -> Any:
-    """In a program that JAX dispatches, JAX's own tokens keep the order, and the sink is the same."""
+    """Lowers an effect in a program that JAX dispatches. JAX's own tokens keep the order, and the sink is the same."""
     if _jax.is_for_export(ctx):
         raise _jax.Refused(MSG_EXPORTED_BY_JAX.format(effect=site.effect, where=site.where))
     if has_no_order(ctx, site):
@@ -534,7 +534,7 @@ def _lower_effect(ctx: Any, *operands: Any, site: Site) -> Any:
 
 
 def has_no_order(ctx: Any, site: Site) -> bool:
-    """Whether neither JAX nor XLA's partitioner gives an effect a place, in a program that JAX dispatches."""
+    """True if neither JAX nor XLA's partitioner orders an effect, in a program that JAX dispatches."""
     decides_xla = bool(_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
     return decides_xla or (site.effect.ordered and _jax.is_for_several_devices(ctx))
 

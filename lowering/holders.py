@@ -1,4 +1,4 @@
-"""How primitives hold jaxprs and carry values: one description each, from which passes are made.
+"""Descriptions of how primitives hold jaxprs and carry values, one each, from which passes are made.
 
 Several passes send values of their own through every equation that holds a jaxpr: the token pass sends tokens, which
 bodies take and give back; the mask pass sends a predicate, which bodies only take; the differentiation of loops sends a
@@ -17,12 +17,12 @@ from effects import _jax
 
 
 class Extra:
-    """What a pass sends through one equation, and how the equation's bodies become bodies that have it.
+    """The values that a pass sends through one equation, and the functions that rewrite the equation's bodies for them.
 
     Attributes:
         consts: Values that bodies take, ahead of all else.
-        state: Values that bodies take and give back, ahead of their results. After `bind` and `run` they are those that
-            came back.
+        state: Values that bodies take and give back, ahead of their results. `bind` and `run` replace them by those
+            that came back.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Extra:
         return self._rewrite(_jax.closed_jaxpr(body), after)
 
     def rewrite_condition(self, condition: Any, after: int = 0) -> Any:
-        """The same for a body that does not give the state back: what decides whether a loop goes on."""
+        """Rewrites a loop's condition, which takes the state and does not give it back."""
         return _jax.without_results(self.rewrite(condition, after), len(self.state))
 
     def bind(self, *operands: Any, **params: Any) -> list[Any]:
-        """Binds the primitive to new operands and parameters, and returns the equation's results. The state that comes
-        ahead of them is kept."""
+        """Binds the primitive to new operands and parameters, keeps the state, which comes first, and returns the
+        equation's results."""
         outs = list(self._bind(*operands, **params))
         count = len(self.state)
         self.state = tuple(outs[:count])
@@ -190,20 +190,20 @@ def describe(holder: Holder, value: Any, rewrite: Callable[[Any, int], Any], arg
 
 
 class Pass(Protocol):
-    """What a pass does with one equation. How it goes through a jaxpr, and how bodies become bodies that have its
-    values, is the same for all: see `send`.
+    """A pass, by what it does with one equation. All passes go through a jaxpr and into the bodies of equations in the
+    same way: see `send`.
 
-    A pass sends constants, which bodies take, and state, which they take and give back. It is a value: what two passes
-    that are equal make of a body is one jaxpr, which is made once.
+    A pass sends constants, which bodies take, and state, which they take and give back. It is a value: equal passes
+    rewrite a body once, to one jaxpr.
     """
 
     def bind(self, eqn: Any, operands: list[Any], consts: Sequence[Any], state: list[Any]) -> Sequence[Any] | None:
-        """The results of an equation that the pass binds itself, having changed `state` in place. None: of any other,
-        which is left as it is unless its bodies are entered."""
+        """Binds an equation, changes `state` in place, and returns the results. Returns None if the pass does not bind
+        the equation itself: it stays as it is unless its bodies are entered."""
         ...
 
     def enters(self, eqn: Any) -> bool:
-        """Whether the bodies of an equation get the values, if a holder says how."""
+        """True if the bodies of an equation get the values, where it has a holder."""
         ...
 
 
@@ -252,7 +252,7 @@ def rewritten(through: Pass, body: Any, consts: Sequence[Any] = (), state: Seque
 def rewritten_for(
     through: Pass, body: Any, consts: Iterable[Any] = (), state: Iterable[Any] = (), after: int = 0
 ) -> Any:
-    """The same for constants and state of these types."""
+    """Like `rewritten`, for constants and state of these types."""
     return _rewritten(_jax.closed_jaxpr(body), through, tuple(consts), (types := tuple(state)), after if types else 0)
 
 
@@ -270,12 +270,11 @@ def _rewritten(jaxpr: Any, through: Pass, consts: tuple[Any, ...], state: tuple[
     return _jax.trace_to_jaxpr(body, [*consts, *own[:after], *state, *own[after:]], like=jaxpr)
 
 
-# What the passes ask of effects that are not ours to begin with, as JAX's own callbacks: nothing, until they are taken
-# over.
+# Effects that are not ours to begin with, such as JAX's own callbacks. Passes ignore them until they are taken over.
 
 
 class Others:
-    """How effects of others become ours, and theirs again. This one leaves all as it is."""
+    """The conversion of others' effects to ours, and back. This class converts nothing."""
 
     def tracing(self) -> AbstractContextManager[Any]:
         """In force while a function is traced for `fx.jit`."""
@@ -286,15 +285,15 @@ class Others:
         return nullcontext()
 
     def take_over(self, jaxpr: Any) -> Any:
-        """A jaxpr, with constants, in which their effects are ours wherever tokens can come to them."""
+        """A jaxpr, with constants, in which others' effects are ours wherever tokens can be threaded."""
         return jaxpr
 
     def are_all_of(self, jaxprs: Sequence[Any]) -> bool:
-        """Whether these have effects of ours, and all of them were theirs."""
+        """True if these have effects of ours, all of which were others'."""
         return False
 
     def give_back(self, eqn: Any) -> Any:
-        """An equation in whose jaxprs their effects are theirs again."""
+        """An equation in whose jaxprs the effects that were others' are theirs again."""
         return eqn
 
 
@@ -302,7 +301,7 @@ _others = Others()
 
 
 def others() -> Others:
-    """What is in force."""
+    """The conversion in force."""
     return _others
 
 
@@ -344,8 +343,8 @@ def _while(
     body_nconsts: int,
     **params: Any,
 ) -> Sequence[Any]:
-    """The state is carried. A condition that has effects, or reads references from outside, is asked ahead of the loop
-    and at the end of the body."""
+    """The state is carried. A condition that has effects, or reads references from outside, is evaluated ahead of the
+    loop and at the end of the body."""
     if cond_jaxpr.effects - {_jax.OWN_REFERENCE}:
         loop, args = with_carried_predicate(args, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, **params)
         return extra.run(loop, args)
@@ -368,10 +367,10 @@ def _while(
 def with_carried_predicate(
     args: Sequence[Any], cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int, **params: Any
 ) -> tuple[Any, list[Any]]:
-    """A jaxpr of a loop whose own condition is only the predicate that its body leaves behind, and its arguments.
+    """A jaxpr of a loop that carries its predicate, which the body evaluates, and its arguments.
 
-    What condition and body both take is taken once: a reference that the body writes is the one that the condition
-    reads. JAX would show the condition what was in it before the loop.
+    A constant of both condition and body is one operand, so that a reference that the body writes is the one that the
+    condition reads. JAX would show the condition the reference's value from before the loop.
     """
     split = cond_nconsts + body_nconsts
     consts = [*{id(x): x for x in args[:split]}.values()]
@@ -407,7 +406,7 @@ def with_carried_predicate(
 
 @holds(_jax.jit_p, *_jax.annotated_calls())
 def _call(extra: Extra, *args: Any, **params: Any) -> Sequence[Any]:
-    """A jitted function stays a function of its own, so that however often it is called it is compiled once."""
+    """A jitted function stays a function of its own, so that it is compiled once however often it is called."""
     body = "jaxpr" if "jaxpr" in params else "call_jaxpr"
     params[body] = extra.rewrite(params[body])
     for name, of_extra in _EACH.items():
@@ -443,7 +442,7 @@ def _run_state(extra: Extra, *args: Any, jaxpr: Any, is_initialized: Any, **para
         return x[...] if _jax.is_reference(x) else x
 
     outs = extra.run(*_jax.discharge_state(jaxpr, [read(x) for x in args], is_initialized))
-    # A reference of the enclosing function comes in as itself; what became of its value is written back.
+    # The final value of a reference of the enclosing function is written back to it.
     finals = [out for out, initialized in zip(outs, is_initialized, strict=True) if initialized]
     for x, final in zip(args, finals, strict=True):
         if _jax.is_reference(x):
@@ -452,7 +451,7 @@ def _run_state(extra: Extra, *args: Any, jaxpr: Any, is_initialized: Any, **para
 
 
 def _inlined(body_in: Callable[[Any], Any]) -> Holder:
-    """What by the time of lowering means no more than its body. What else it meant was for transformations."""
+    """A holder that inlines a primitive's body. The rest of the primitive is for transformations, which are over."""
 
     def run(extra: Extra, *args: Any, **params: Any) -> Sequence[Any]:
         return extra.run(body_in(params), args)

@@ -1,4 +1,4 @@
-"""Where the native module has no handlers: JAX's Python callbacks publish the same records from the host."""
+"""Lowerings without native handlers: JAX's Python callbacks publish the same records from the host."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _callback(ctx: Any, callback: Any, args: Any) -> Any:
 
 
 def enter_lowering(ctx: Any, *tokens: Any, has_records: bool, has_groups: bool, **_: Any) -> Any:
-    """Of asynchronous operations nothing is counted, and what is in flight stays in the program."""
+    """Gives the tokens back: asynchronous operations are not counted, and what is in flight stays in the program."""
     if has_records or has_groups:
         raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
     return tokens
@@ -79,7 +79,7 @@ def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
 
 
 def _publisher(site: Site, claim: object) -> Callable[..., Any]:
-    """What publishes a site's records from the host, and keeps the claim on it."""
+    """A function that publishes a site's records from the host, and keeps the claim on the site."""
 
     def publish(*args: Any, claim: object = claim) -> Any:
         return publish_plain(site, [np.asarray(x) for x in args])
@@ -88,8 +88,8 @@ def _publisher(site: Site, claim: object) -> Callable[..., Any]:
 
 
 def lower_without_order(ctx: Any, operands: Sequence[Any], site: Site) -> Any:
-    """Lowers an effect of a program over several devices that JAX dispatches as JAX lowers its own callbacks: it comes
-    when it comes, from one device if the operands are of all, and from each device of a per-device region."""
+    """Lowers an effect of a program over several devices that JAX dispatches, as JAX lowers its own callbacks: without
+    an order, from one device if the operands are of all, and from each device of a per-device region."""
     if site.results is not None and _jax.replicas_per_group(ctx):
         raise _jax.Refused(MSG_PARTIAL.format(effect=site.effect, where=site.where))
     if site.per_shard:

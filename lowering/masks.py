@@ -34,12 +34,12 @@ _lane_p.multiple_results = True
 
 
 _lane_takers: dict[_jax.Primitive, Callable[..., Sequence[Any]]] = {}
-"""By primitive, what binds it such that its effects know in which lane they are: a function of (lane, *args, **params).
-Pallas has such primitives."""
+"""By primitive, a function of (lane, *args, **params) that binds it such that its effects know their lane. Pallas has
+such primitives."""
 
 
 def takes_lane(primitive: _jax.Primitive) -> Callable[[_Binder], _Binder]:
-    """Declares what binds a primitive such that its effects know in which lane they are."""
+    """Declares a function that binds a primitive such that its effects know their lane."""
 
     def declare(bind: _Binder) -> _Binder:
         _lane_takers[primitive] = bind
@@ -141,7 +141,7 @@ MSG_MASKED_STATE = (
 
 
 class MaskContext(NamedTuple):
-    """What a mask rule may need to know of its equation.
+    """The context that a mask rule gets with its equation.
 
     Attributes:
         eqn: The equation.
@@ -262,7 +262,7 @@ def mask_effects(jaxpr: Any, active: Any, args: Sequence[Any]) -> list[Any]:
 
 
 def mask_held(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    """Binds what holds a jaxpr, with its effects only where `active` holds."""
+    """Binds an equation that holds jaxprs, with its effects only where `active` holds."""
     return send_into(_MASKS, eqn, operands, [active])
 
 
@@ -272,12 +272,12 @@ def masked(jaxpr: Any) -> Any:
 
 
 def needs_masks(jaxpr: Any) -> bool:
-    """Whether a jaxpr has effects, or will have them when it is transposed."""
+    """True if a jaxpr has effects, or will have them when it is transposed."""
     return summarize(jaxpr).needs_masks
 
 
 def mask_lane_by_lane(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
-    """What neither a rule nor a holder describes is called for one lane after the other, if the lane is there."""
+    """Binds an equation that has neither a mask rule nor a holder, for one active lane after the other."""
     if any(map(_jax.is_reference, operands)):
         raise NotImplementedError(MSG_MASKED_STATE.format(control=f"branch or loop with `{eqn.primitive}`"))
 

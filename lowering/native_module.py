@@ -13,7 +13,7 @@ from effects._model.native import native as native
 
 
 def register_handlers(platform: str, handlers: Any) -> None:
-    """JAX hands them on to XLA when it makes a backend of this platform, if it ever does."""
+    """Registers handlers with JAX, which passes them to XLA when it makes a backend of this platform, if it does."""
     targets: dict[str, dict[str, Any]] = {}
     for target, stage, capsule in handlers:
         targets.setdefault(target, {})[stage] = capsule

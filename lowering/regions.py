@@ -1,24 +1,25 @@
-"""What the token pass knows of the per-device region that it is in.
+"""The facts that the token pass knows about the per-device region that it is in.
 
-Three things go wrong where devices wait for each other in collectives, and all are settled by what is known here.
+Three things go wrong where devices wait for each other in collectives. The facts here settle them.
 
-Nothing ties a value to a print that stands ahead of it, so XLA may run a collective first, and a device that waits in a
-collective publishes nothing. If another device's callback is ordered behind that print, the two deadlock:
+First, no value depends on a print that stands ahead of it, so XLA may run a collective before the print, and a device
+that waits in a collective publishes nothing. If another device's callback is ordered after that print, they deadlock:
 
 1. Device 0 waits in the collective for device 1, and has not published its print.
 2. Device 1 waits for its callback's result, before it comes to the collective.
 3. The callback waits for the print of device 0, which is ahead of it in the order.
 
-So in regions where devices may diverge, what goes into a collective is tied to the tokens.
+So in regions where devices may diverge, the operands of a collective depend on the tokens.
 
-And a device whose callback has been answered may wait in a collective for one whose callback has not been called yet.
-If that callback then fails, or runs a program on the device that waits, the collective never ends. So devices go on
-together from a call with results. All of them must come there, and each must have had as many effects before: else the
-next effect of a device that waits may be ahead of those of the others, and keep them from coming. So it is in regions
-without a `while` whose turns have effects. Branches see to it that they have equally many: `lowering/control_flow.py`.
+Second, a device whose callback has been answered may wait in a collective for one whose callback has not been called
+yet. If that callback then fails, or runs a program on the device that waits, the collective never ends. So devices go
+on together from a call with results. All of them must come there, and each must have had as many effects before: else
+the next effect of a device that waits may be ahead of those of the others, and keep them from coming. Both hold in
+regions without a `while` whose iterations have effects. Branches are made to count equally many effects: see
+`lowering/control_flow.py`.
 
-Lastly, `fx.error_if` is a `cond`, of which the devices know nothing where nothing is wrong. Where all come to it they
-ask each other ahead of it, and all take it if one does: see there too.
+Third, `fx.error_if` is a `cond` that only failing devices take. If all devices come to it, they first reduce the
+predicate over the region, so that all take it or none: see there too.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ from effects.lowering.summary import effects_of, is_collective, summarize
 
 
 class InRegion(NamedTuple):
-    """What holds here."""
+    """The facts about a place in a per-device region."""
 
-    collectives_after_effects: bool = False  # collectives are tied to the effects that stand ahead of them
+    collectives_after_effects: bool = False  # collectives depend on the effects that stand ahead of them
     all_come: bool = False  # all devices come here, and equally often
     counts_agree: bool = False  # wherever all devices come, all have had as many effects
-    branches_skip: bool = False  # since branches skip what other branches have
-    trip_counts_agree: bool = False  # the next loop makes as many turns on all devices
+    branches_skip: bool = False  # branches skip the numbers of effects that only other branches have
+    trip_counts_agree: bool = False  # the next loop has as many iterations on all devices
     has_collectives: bool = False  # a device that fails may be waited for
 
     @property
     def go_on_together(self) -> bool:
-        """Whether devices go on together from a call with results."""
+        """True if devices go on together from a call with results."""
         return self.all_come and self.counts_agree
 
     @property
     def joins_error_votes(self) -> bool:
-        """Whether devices ask each other if one of them is to end the program."""
+        """True if devices first reduce over the region whether one of them is to end the program."""
         return self.all_come and self.has_collectives
 
 
@@ -63,13 +64,13 @@ _tracing = threading.local()
 
 
 def in_region() -> InRegion:
-    """What is known now."""
+    """The facts about the place that this thread traces."""
     return getattr(_tracing, "now", OUTSIDE)
 
 
 @contextlib.contextmanager
 def inside(region: InRegion) -> Iterator[None]:
-    """What is threaded in this block is there."""
+    """Makes `region` the facts about whatever this thread traces in the block."""
     before = in_region()
     _tracing.now = region
     try:
@@ -79,18 +80,18 @@ def inside(region: InRegion) -> Iterator[None]:
 
 
 def in_branch() -> InRegion:
-    """What is known inside of a `cond` that is here, or of a `while` whose turns may not agree. Types do not say where
-    all devices come, since what JAX takes to be the same on all may differ if a callback has returned it."""
+    """The facts inside a `cond` that is here, or a `while` whose trip counts may differ. Types do not say where all
+    devices come: a value that JAX takes to be the same on all devices may differ if a callback has returned it."""
     return in_region()._replace(all_come=False)
 
 
 def joins_error_vote(eqn: Any) -> bool:
-    """Whether devices ask each other ahead of this equation if one of them is to end the program."""
+    """True if devices reduce, ahead of this equation, whether one of them is to end the program."""
     return in_region().joins_error_votes and ends_program(eqn)
 
 
 def ends_program(eqn: Any) -> bool:
-    """Whether this is the branch of an `fx.error_if`."""
+    """True if an equation is the `cond` of an `fx.error_if`."""
     if eqn.primitive is not _jax.cond_p or len(eqn.params["branches"]) != 2:
         return False
     goes_on, ends = map(summarize, eqn.params["branches"])
@@ -102,11 +103,11 @@ def ends_program(eqn: Any) -> bool:
 
 
 def communicates(eqn: Any) -> bool:
-    """Whether devices communicate in this equation, or inside it."""
+    """True if devices communicate in this equation, or inside it."""
     return is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))
 
 
-# How many effects a jaxpr counts, where that is known before it runs.
+# The number of effects that a jaxpr counts, where it is known before the jaxpr runs.
 
 _CALLS = {
     *(_jax.jit_p, _jax.remat_p, _jax.shard_map_p, _jax.custom_jvp_call_p, _jax.custom_vjp_call_p),
@@ -124,9 +125,9 @@ def declare_single(*primitives: _jax.Primitive) -> None:
 
 
 def static_effect_counts(jaxpr: Any) -> Mapping[str, int] | None:
-    """How many effects a device counts in a jaxpr under each key; None if that is not known. Where branches differ it
-    is the most of them: see `lowering/control_flow.py`. An `fx.error_if` counts for nothing, since what goes on has
-    passed it."""
+    """The number of effects that a device counts in a jaxpr, by key; None if it is not known. Where branches differ it
+    is the largest: see `lowering/control_flow.py`. An `fx.error_if` counts as none, since a device that takes it does
+    not go on."""
     return _static_effect_counts(_jax.closed_jaxpr(jaxpr))
 
 

@@ -1,4 +1,4 @@
-"""Jaxprs made of others, equation by equation, in each other's jaxprs too."""
+"""Rewriting of jaxprs, equation by equation, into the jaxprs that equations hold too."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def rewritten(jaxpr: Any, apply: Callable[[Any, Sequence[Any]], Sequence[Any]]) 
 
 
 def with_jaxprs(eqn: Any, change: Change) -> Any:
-    """An equation with changed jaxprs. That of a region is traced among the region's axes, where JAX's checks
-    (`jax_enable_checks`) find them, also in kernels of the region."""
+    """An equation with changed jaxprs. The jaxpr of a region is traced with the region's axes in scope, where JAX's
+    checks (`jax_enable_checks`) look for them, also in kernels of the region."""
     if eqn.primitive is not _jax.shard_map_p:
         return _jax.with_jaxprs(eqn, _inside(change))
     mesh, axes, check_vma = (eqn.params[name] for name in ("mesh", "newly_manual_axes", "check_vma"))

@@ -119,7 +119,7 @@ def _shard_map_token_rule(
 def region_of(
     ctx: TokenContext, tokens: Tokens, jaxpr: Any, mesh: Any, newly_manual_axes: Any, check_vma: bool, counts: bool
 ) -> Callable[..., tuple[Any, ...]]:
-    """What each device does: a function of (*tokens, *args) that returns (*tokens, *results).
+    """The body of each device: a function of (*tokens, *args) that returns (*tokens, *results).
 
     Args:
         ctx: The context of the equation that the region is made from.
@@ -127,8 +127,8 @@ def region_of(
         jaxpr: The region's body.
         mesh: The devices.
         newly_manual_axes: The axes that the region is over.
-        check_vma: Whether types say what differs between devices.
-        counts: Whether devices count for themselves from here on, unless they do already.
+        check_vma: True if types say what differs between devices.
+        counts: True if devices begin to count for themselves here; false if they do already, or do inside.
     """
     own_axes, replica_axes = _jax.region_axes(mesh, newly_manual_axes)
     is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]
@@ -143,7 +143,7 @@ def region_of(
     if mesh.manual_axes:
         known = known._replace(counts_agree=around.counts_agree, branches_skip=around.branches_skip)
     else:
-        # If branches skip, it must be of use: to a call that waits for its place among the effects of all devices.
+        # Branches skip only where a call needs it, which waits for its place among the effects of all devices.
         diverge = mesh.size > 1 and _may_diverge(jaxpr, check_vma=False, joins_error_votes=True)
         branches_skip = diverge and _awaits(jaxpr) and static_effect_counts(jaxpr) is not None
         known = known._replace(counts_agree=branches_skip or not diverge, branches_skip=branches_skip)
@@ -167,7 +167,7 @@ def region_of(
             numbers = [jax.lax.axis_index(tuple(axes)).astype("uint32") for axes in (own_axes, replica_axes)]
             return tuple(enter_p.bind(*tokens, *numbers, **attributes))
 
-        # What differs between replicas passes for equal: XLA must not touch it.
+        # The tokens differ between replicas, and their specs say that they are equal: XLA must not touch them.
         specs = (PartitionSpec(),) * len(keys)
         enter_group = jax.shard_map(
             enter_group, in_specs=specs, out_specs=specs, axis_names=set(replica_axes), check_vma=False
@@ -199,7 +199,7 @@ def _mask_shard_map(
     check_vma: bool,
     newly_manual_axes: Any,
 ) -> Sequence[Any]:
-    """All devices are there, or none."""
+    """Masks a region: all devices are active, or none."""
     return jax.shard_map(
         lambda active, *args: tuple(ctx.mask(jaxpr, active, args)),
         mesh=mesh,
@@ -211,14 +211,14 @@ def _mask_shard_map(
 
 
 def _described(ctx: TokenContext, jaxpr: Any) -> tuple[str, str]:
-    """For an error: the effects of a region, and where the first of them is."""
+    """The names of a region's effects and the place of the first one, for an error."""
     names = ", ".join(sorted(f"`{effect}`" for effect in effects_of(jaxpr.effects)))
     where = min((str(site.where) for site in summarize(jaxpr).sites), default=ctx.where)
     return names, str(where)
 
 
 def _refusal(jaxpr: Any, counts: bool, has_replicas: bool) -> tuple[str, Any] | None:
-    """Why it cannot be said which device the effects of a region are of, if so, and the jaxpr with these effects."""
+    """The message for a region whose effects no device can be named for, and the jaxpr with these effects; or None."""
     if counts and has_replicas and (inner := _region_in(jaxpr)) is not None:
         return MSG_REGION_IN_REGION, inner
     if counts and has_replicas and not jax.config.jax_use_shardy_partitioner:
@@ -231,7 +231,7 @@ def _refusal(jaxpr: Any, counts: bool, has_replicas: bool) -> tuple[str, Any] | 
 
 
 def _has_records(jaxpr: Any) -> bool:
-    """Whether a region has effects that the host hears of."""
+    """True if a region has effects that are published to the host."""
     return any(effect.domain not in ON_DEVICE for effect in effects_of(jaxpr.effects))
 
 
@@ -243,7 +243,7 @@ def _region_in(jaxpr: Any) -> Any:
 
 @_jax.weakref_lru_cache
 def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
-    """Whether all effects of a region are in regions inside it that all devices come to."""
+    """True if all effects of a region are in regions inside it that all devices come to."""
     for eqn in jaxpr.eqns:
         if not effects_of(eqn.effects) or eqn.primitive is _jax.shard_map_p:
             continue
@@ -256,15 +256,15 @@ def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
 
 
 def _awaits(jaxpr: Any) -> bool:
-    """Whether devices wait for callbacks, an `fx.error_if` aside."""
+    """True if devices wait for callbacks other than those of `fx.error_if`."""
     calls = [site.content for site in summarize(jaxpr).sites if isinstance(site.content, HostCall)]
     return any(call.results is not None and not call.raises_itself for call in calls)
 
 
 @_jax.weakref_lru_cache
 def _may_diverge(jaxpr: Any, check_vma: bool, joins_error_votes: bool) -> bool:
-    """Whether not all devices may come to some effect. `joins_error_votes`: as that of `InRegion`. An `fx.error_if` to
-    which all come is none of these effects then."""
+    """True if some devices may not come to some effect. `joins_error_votes`: as in `InRegion`. An `fx.error_if` that
+    all devices come to is then left aside."""
     for eqn in jaxpr.eqns:
         if not effects_of(eqn.effects) or (joins_error_votes and ends_program(eqn)):
             continue
@@ -277,12 +277,12 @@ def _may_diverge(jaxpr: Any, check_vma: bool, joins_error_votes: bool) -> bool:
 
 
 def _waits(eqn: Any) -> bool:
-    """Whether a device waits for an answer here."""
+    """True if a device waits for an answer in this equation."""
     return bool(eqn.outvars and effects_of(eqn.effects)) and not any(_jax.jaxprs_in(eqn.params))
 
 
 def _may_diverge_at(eqn: Any, check_vma: bool) -> bool:
-    """Whether devices may diverge at a branch or a loop. If JAX checks it, types say so."""
+    """True if devices may diverge at a branch or a loop. With `check_vma`, the predicate's type says so."""
     if eqn.primitive is _jax.cond_p:
         return not check_vma or _jax.differs(eqn.invars[0].aval)
     if eqn.primitive is _jax.while_p:

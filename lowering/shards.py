@@ -1,13 +1,13 @@
-"""Records of what is sharded automatically, without gathering it on the devices.
+"""Records of automatically sharded arrays, which are not gathered on the devices.
 
-XLA's partitioner decides how a value lies on the devices, long after lowering. So a program has a call of a target that
-the partitioner knows by name, and asks us what each device does. With `per_shard=True` it publishes a record of its
-shard, with where that lies in the whole; the devices count for themselves meanwhile, as in a per-device region with one
-effect. Otherwise it copies its shards to their places on the host, and the last device publishes the whole. Where no
-operand turns out to be cut, every device has the whole, and the call is the one that is made for values of one device.
+XLA's partitioner decides how an array is sharded, long after lowering. So a program calls a target that the partitioner
+knows by name, and the partitioner asks us for the program of one device. With `per_shard=True` each device publishes a
+record of its shard and the shard's bounds in the whole; it counts for itself meanwhile, as in a per-device region with
+one effect. Otherwise each device copies its shards to their places on the host, and the last one publishes the whole.
+If no operand turns out to be sharded, every device has the whole, and the call is the one for values of one device.
 
-What has no elements XLA makes a constant, which is not cut, before it decides. Only its type can say how it lies, if
-the axes of the mesh are explicit, so the call says that.
+XLA folds an empty array to a constant before it partitions, so its sharding is lost. With explicit mesh axes the type
+still has the sharding, and the call passes it on.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ def call_shards(
     steps: Sequence[TokenStep] | None,
     site: Site | None = None,
 ) -> Any:
-    """Publishes a record of each shard, or one of all of them.
+    """Publishes a record of each shard, or one record of all shards.
 
     Args:
         ctx: The context of the lowering.
         token: The token.
-        operands: What lies in shards.
+        operands: The sharded arrays.
         devices: How many devices run the program.
-        attributes: Those of the call that each device makes; with one record, where no operand is cut.
-        steps: What the program makes of the token behind the call; None if the handler does.
-        site: The site, if each shard has a record; None if all have one.
+        attributes: Those of the call that each device makes; with one record, those for operands that are not cut.
+        steps: The steps of the token after the call; None if the handler takes them.
+        site: The site, if each shard has a record; None if all shards have one together.
     """
     together, empty = [0] * len(operands), [""] * len(operands)
     if site is not None:
-        # The lanes of a `vmap` stay together, and so does what says which of them have the effect.
+        # The lanes of a `vmap` are not cut, and neither is their mask.
         together = [len(operand.lanes) for operand in site.operands]
         empty = [_jax.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
     said = {"attributes": attributes, "together": together, "empty": empty, "devices": devices, "steps": steps}
@@ -62,7 +62,7 @@ def call_shards(
 
 
 def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_result: Any, said: bytes) -> Any:
-    """What the partitioner asks for: the program of one device, and how operands and result lie."""
+    """Answers the partitioner with the program of one device, and the shardings of operands and result."""
     description = json.loads(said)
     whole = _jax.replicated_hlo_sharding
     shardings = [
@@ -88,7 +88,7 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_resul
 
 
 class _Tiles:
-    """How an array lies on devices."""
+    """The shards of an array on the devices."""
 
     def __init__(self, shape: tuple[int, ...], sharding: Any):
         self.shape = shape
@@ -100,12 +100,12 @@ class _Tiles:
             self._tiles = {int(order[at]): at[: len(shape)] for at in np.ndindex(*dims)}
             cuts = dims[: len(shape)]
         self.size = tuple(-(-n // shards) for n, shards in zip(shape, cuts, strict=True))  # the last may have less
-        # Whether some device lacks an element. An axis of one element may be cut too: then one device has it, and the
-        # others have padding, as large as a shard.
+        # True if some device lacks an element. An axis of one element may be cut too: then one device has the element,
+        # and the others have padding, as large as a shard.
         self.is_cut = 0 not in shape and any(shards > 1 for shards in cuts)
 
     def bounds(self, device: int) -> list[tuple[int, int]]:
-        """Where a device's shard begins along each axis, and where it ends."""
+        """The begin and the end of a device's shard along each axis."""
         tile = self._tiles.get(device, (0,) * len(self.shape))
         starts = [min(n, at * size) for n, at, size in zip(self.shape, tile, self.size, strict=True)]
         return [(start, min(n, start + size)) for n, start, size in zip(self.shape, starts, self.size, strict=True)]
@@ -152,7 +152,7 @@ def _program_of_one(
     types: Sequence[str],
     steps: Sequence[tuple[Sequence[int], Sequence[int]]] | None,
 ) -> bytes:
-    """As text: looks up the device's row, if there is a table, publishes, and counts, if the handler does not."""
+    """The text of a program that looks up the device's row, if there is a table, publishes, and takes the steps."""
     operands = [_type(shape, type_) for shape, type_ in zip(shapes, types, strict=True)]
     token = _type((TOKEN_LENGTH,), "ui32")
     arguments = "".join(f", %x{i}: {operand}" for i, operand in enumerate(operands))
@@ -193,7 +193,7 @@ _IN_PLACE = (
     "output_operand_aliases = [#stablehlo.output_operand_alias<output_tuple_indices = [], operand_index = 0,"
     " operand_tuple_indices = []>], "
 )
-"""The token is given back as it came."""
+"""The result aliases the token."""
 
 
 def _type(shape: Sequence[int], element: str) -> str:

@@ -36,7 +36,7 @@ class LineFilter:
     """The filter of a line, as it is now.
 
     Attributes:
-        native: What native code asks.
+        native: The part of the filter that native code applies.
         least: From which level on its effects are shown, in place of its logger's; None: as the logger has it.
         num_sites: How many sites programs have of it now.
         can_be_switched: Whether its effects may be left out. Else programs wait for results.
@@ -57,7 +57,7 @@ class LineFilter:
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """All that can be changed."""
+        """The part of the filter that can be changed."""
         return self.native.on, self.native.every, self.native.first, self.native.min_seconds, self.least
 
     @state.setter
@@ -97,7 +97,7 @@ _MOST = (1 << 63) - 1
 """Greater counts mean the same: no device comes that far."""
 
 _FEW = 1000
-"""How many lines are kept at least."""
+"""The number of lines that are always kept."""
 
 
 class KnownSites:
@@ -140,7 +140,7 @@ class KnownSites:
             listener(site)
 
     def all(self) -> list[Site]:
-        """Those that there are now."""
+        """The sites that are known now."""
         return list(self._sites.values())
 
     def register(self, site: Site) -> object:
@@ -223,7 +223,7 @@ class _Claim:
     def __init__(self, site: Site):
         self._site_id = site.id
         native.retain_site(site.id, site.description)
-        self._release = native.release_site  # last; and names of modules are gone when the interpreter ends
+        self._release = native.release_site  # set last, for `__del__`: module globals are gone at interpreter exit
 
     def __del__(self) -> None:
         if hasattr(self, "_release"):
@@ -231,7 +231,7 @@ class _Claim:
 
 
 known_sites: KnownSites = KnownSites()
-"""Those of this process: there is one native module, which has one table of them."""
+"""The sites of this process: there is one native module, which has one table of them."""
 
 
 # Sites of a program that is lowered, on whatever platform.
@@ -255,8 +255,9 @@ MSG_PER_SHARD_HERE = (
 
 
 def register_site(ctx: Any, site: Site) -> object:
-    """Makes the site known for as long as the program is kept, or what is returned, which a callback that brings its
-    records must keep: a program may run when it is kept no more. Refuses a site where XLA has no handlers."""
+    """Makes the site known for as long as the program or the returned claim is kept. A callback that publishes the
+    site's records must keep the claim: a program may still run when it is kept no more. Refuses a site where XLA has no
+    handlers."""
     if platforms := " and ".join(_jax.left_to_host_by(ctx)):
         raise _jax.Refused(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
     claim = known_sites.register(site.portable)
@@ -273,7 +274,7 @@ def refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedErro
 
 
 def refuse_missing_platform(ctx: Any, site: Site) -> None:
-    """Where a record is published by a callback of JAX's."""
+    """Refuses a site of a platform without a device here: JAX's callbacks are made for devices of this process."""
     if (platform := _jax.missing_platform(ctx)) is not None:
         raise _jax.Refused(MSG_NO_DEVICE.format(effect=site.effect, where=site.where, platform=platform))
 

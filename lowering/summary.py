@@ -1,4 +1,4 @@
-"""What a jaxpr has in it, in one walk that is made once for each jaxpr."""
+"""Summaries of jaxprs, each made in one walk that is cached by jaxpr."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,23 +18,23 @@ def effects_of(effects: Any) -> frozenset[Effect]:
 
 
 class Summary(NamedTuple):
-    """What a jaxpr has in it.
+    """The effects of a jaxpr, and the facts that passes ask about it.
 
     Attributes:
         effects: The effects that it shows.
-        all_effects: Those inside equations that do not show them included.
+        all_effects: These, and the effects inside equations that do not show them.
         sites: The sites of the effects that it shows.
-        has_callbacks: Whether a function of the user's is called.
-        awaits_results: Whether the program waits for what such a function returns.
+        has_callbacks: True if a function of the user's is called.
+        awaits_results: True if the program waits for the results of such a function.
         handlers: The sites of calls of handlers of the user's, with an effect or without.
-        has_collectives: Whether devices communicate.
-        needs_masks: Whether there are effects of ours, or will be when the jaxpr is transposed.
-        needs_grid: Whether there are effects of ours, or what depends on which program of a kernel's grid it is in.
+        has_collectives: True if devices communicate.
+        needs_masks: True if there are effects of ours, or will be when the jaxpr is transposed.
+        needs_grid: True if there are effects of ours, or equations that depend on their program of a kernel's grid.
         first: Its first equation with effects, inner jaxprs left aside.
-        last: The last one.
+        last: Its last equation with effects.
         with_effects: The positions of the equations with effects, JAX's own and those that they do not show included.
-        published_with_next: The equations (their `id`s) that become records, as the next one does with the same token.
-            They need no calls of their own, which cost more than what they publish: XLA compares each with each.
+        published_with_next: The `id`s of equations that become records, as the next equation does with the same token.
+            They get no calls of their own: a call costs more than it publishes, since XLA compares each with each.
     """
 
     effects: frozenset[Effect]
@@ -118,13 +118,13 @@ def _summarize(jaxpr: Any) -> Summary:
 
 
 _noted: set[_jax.Primitive] = {print_grad_p}
-"""Primitives that say something even where they have neither effects nor jaxprs."""
+"""Primitives that count in a summary even where they have neither effects nor jaxprs."""
 _of_grid: set[_jax.Primitive] = set()
-"""Those of them that ask which program of its grid a kernel is. Pallas has them."""
+"""The primitives among them that depend on their program of a kernel's grid. Pallas has them."""
 _find_sites: dict[_jax.Primitive, Callable[[Any], tuple[Site, ...]]] = {}
-"""By primitive, what finds the sites that an equation has itself, where they are not among its parameters."""
+"""By primitive, a function that finds the sites of an equation itself, where they are not among its parameters."""
 _are_collective: dict[_jax.Primitive, Callable[[Any], bool]] = {}
-"""By primitive, what says whether devices talk to each other in an equation, for those that are none of JAX's."""
+"""By primitive, a function that is true of an equation in which devices communicate; not for JAX's primitives."""
 
 
 def declare_noted(*primitives: _jax.Primitive) -> None:
@@ -133,7 +133,7 @@ def declare_noted(*primitives: _jax.Primitive) -> None:
 
 
 def declare_of_grid(*primitives: _jax.Primitive) -> None:
-    """Makes primitives known that ask which program of its grid a kernel is."""
+    """Makes primitives known that depend on their program of a kernel's grid."""
     _of_grid.update(primitives)
     _noted.update(primitives)
 
@@ -143,7 +143,7 @@ def declare_sites(
     find_sites: Callable[[Any], tuple[Site, ...]],
     is_collective: Callable[[Any], bool],
 ) -> None:
-    """Makes primitives known that have other sites than the one among their parameters, or devices that talk."""
+    """Makes primitives known that have sites not among their parameters, or in which devices communicate."""
     _find_sites.update(dict.fromkeys(primitives, find_sites))
     _are_collective.update(dict.fromkeys(primitives, is_collective))
 
@@ -157,45 +157,45 @@ def _sites_of(eqn: Any) -> tuple[Site, ...]:
 
 
 def is_collective(eqn: Any) -> bool:
-    """Whether devices talk to each other in this equation."""
+    """True if devices communicate in this equation."""
     ours = _are_collective.get(eqn.primitive)
     return _jax.is_collective(eqn) if ours is None else ours(eqn)
 
 
 def is_record(eqn: Any) -> bool:
-    """Whether an equation becomes one record, whose results nothing waits for."""
+    """True if an equation becomes one record, without results."""
     return eqn.primitive is effect_p and eqn.params["site"].results is None
 
 
 def _have_one_token(eqn: Any, other: Any) -> bool:
-    """Whether both become records of effects that have one token."""
+    """True if both equations become records that take the same token."""
     if not (is_record(eqn) and is_record(other)):
         return False
     return token_key(eqn.params["site"].effect) == token_key(other.params["site"].effect)
 
 
 def is_ordered_record(eqn: Any) -> bool:
-    """Whether it does, and the record has a place in an order."""
+    """True if an equation becomes one record, without results, that is ordered."""
     return is_record(eqn) and eqn.params["site"].effect.ordered
 
 
 def has_effects(holder: Any) -> bool:
-    """Whether a jaxpr or an equation shows effects of ours."""
+    """True if a jaxpr or an equation shows effects of ours."""
     return bool(effects_of(holder.effects))
 
 
 def needs_mask(eqn: Any) -> bool:
-    """Whether an equation has effects of ours, or will have them when it is transposed."""
+    """True if an equation has effects of ours, or will have them when it is transposed."""
     if eqn.primitive is print_grad_p or has_effects(eqn):
         return True
     return any(summarize(inner).needs_masks for inner in _jax.jaxprs_in(eqn.params))
 
 
 def begins_with_record(jaxpr: Any) -> bool:
-    """Whether the first effect of a jaxpr becomes one ordered record, whose results nothing waits for."""
+    """True if the first equation of a jaxpr with effects becomes one ordered record."""
     return is_ordered_record(summarize(jaxpr).first)
 
 
 def ends_with_record(jaxpr: Any) -> bool:
-    """Whether the last effect does."""
+    """True if the last equation of a jaxpr with effects becomes one ordered record."""
     return is_ordered_record(summarize(jaxpr).last)

@@ -32,7 +32,7 @@ Tokens = dict[str, Any]
 
 
 class TokenContext(NamedTuple):
-    """What a rule may need to know of its equation.
+    """The context that a rule gets with its equation.
 
     Attributes:
         eqn: The equation.
@@ -41,10 +41,10 @@ class TokenContext(NamedTuple):
         effects: The equation's effects, those that tokens are threaded for.
         outs: How many results the equation has.
         call: A number that no other equation of the same jaxpr has.
-        edges: What the record that the equation becomes publishes besides itself.
+        edges: The boundaries that the equation's record publishes with it.
         ahead: The sites and operands of the records that stand right ahead of the equation and have no calls of their
             own. The equation's call publishes them, too.
-        outer_token: The token around the region that ends with the equation, if its record takes one.
+        outer_token: The token around the region that ends with the equation, if the equation's record takes it.
         thread: `thread(jaxpr, tokens, args) -> (tokens, outs)` evaluates a jaxpr in place of the equation, with tokens
             through it.
         threaded: `threaded(jaxpr, tokens, after=0)` is the jaxpr with tokens, in the order of `tokens`, ahead of its
@@ -151,16 +151,16 @@ TOKEN_NAME = "_runtime_token"
 
 
 class BoundaryMarkers(NamedTuple):
-    """What a record publishes besides itself, being the first or the last in a region or the last in its program."""
+    """The boundaries that a record publishes: it is the first or the last of a region, or the last of its program."""
 
-    enters: bool = False  # it takes the token around the region
-    leaves: bool = False  # it gives that back; if it is not the first too, it takes it behind its own
-    closes: bool = False
-    devices: int = 0  # how many enter, or close
+    enters: bool = False  # the record reads the outer token and creates the device's own
+    leaves: bool = False  # it returns the outer token, which is an operand after the device's own unless it also enters
+    closes: bool = False  # the record is the last of its program
+    devices: int = 0  # the number of devices that enter or close
     may_diverge: bool = False  # as for `enter_p`
 
     def part(self, is_first: bool, is_last: bool) -> BoundaryMarkers:
-        """What one of several publishes that have these together."""
+        """The boundaries of one of several records that have these together."""
         if not is_first and not is_last:
             return NO_MARKERS
         return self._replace(
@@ -175,16 +175,16 @@ record_p.multiple_results = True
 """(token, *operands) -> (*results, token): publishes one record, and waits for what a callback returns. `region`: the
 `InRegion` of a callback, from which devices go on together if all come there.
 
-Were the token first, what a call returns could be all that a loop carries, in the loop's order, and XLA takes a body
-that ends with such a call for one that changes nothing."""
+The token is the last result on purpose. If the results were in the order of a while loop's carry, XLA would take the
+body for the identity and delete the loop."""
 
 records_p: _jax.Primitive = _jax.Primitive("records")
 records_p.multiple_results = True
-"""(token, *operands) -> (token,): publishes records that stand next to each other, as so many of `record_p` would.
-`records`: of each its site, and how many of the operands are its own."""
+"""(token, *operands) -> (token,): publishes consecutive records, as one `record_p` for each would. `records`: the site
+of each record, and the number of its operands."""
 
 close_p: _jax.Primitive = _jax.Primitive("close")
-"""(*tokens) -> output token: the program has published all it will."""
+"""(*tokens) -> output token: the program has published its last record."""
 
 skip_p: _jax.Primitive = _jax.Primitive("skip")
 """token -> token: the device has no effects with the next `count` numbers."""
@@ -233,27 +233,27 @@ MSG_RULE_RETURNED = (
 
 
 class Schedule(Protocol):
-    """Ties equations of one jaxpr to each other, which the token pass shows to it one after the other."""
+    """Makes equations of one jaxpr depend on each other. The token pass shows it one equation after the other."""
 
     def before(self, eqn: Any, operands: list[Any], tokens: Tokens) -> tuple[list[Any], Tokens]:
-        """What an equation takes, and the tokens that it takes."""
+        """The operands that an equation takes in place of its own, and the tokens that change."""
         ...
 
     def note(self, eqn: Any, outs: Sequence[Any]) -> None:
-        """What an equation gave."""
+        """Notes the results of an equation."""
         ...
 
     def last(self, x: Any) -> Any:
-        """A value after the last token that it was tied to."""
+        """A result of the jaxpr, made to depend on the last token that it was tied to."""
         ...
 
 
 class Passes(NamedTuple):
-    """What a jaxpr with a certain effect goes through besides the token pass.
+    """The passes that a jaxpr with a certain effect goes through besides the token pass.
 
     Attributes:
         check: `check(jaxpr)` raises if the effect is not used as it may be.
-        schedule: The jaxpr that tokens go through in its place, and what ties its equations.
+        schedule: `schedule(jaxpr)` returns the jaxpr that tokens go through in its place, and its `Schedule`.
     """
 
     check: Callable[[Any], None]
@@ -264,18 +264,17 @@ _passes: dict[Effect, Passes] = {}
 
 
 def register_passes(effect: Effect, passes: Passes) -> None:
-    """Sends jaxprs with this effect through these, too."""
+    """Sends jaxprs with this effect through these passes, too."""
     _passes[effect] = passes
 
 
 def passes_of(effects: Iterable[Effect]) -> list[Passes]:
-    """Those of the effects that have any."""
+    """The registered passes of these effects."""
     return [_passes[effect] for effect in effects if effect in _passes]
 
 
 def checked_jaxpr(jaxpr: Any) -> Any:
-    """A jaxpr that was traced, with constants. Its effects are all ours, and futures and references are used as they
-    may be."""
+    """The jaxpr, with constants and with all effects ours. Raises if it uses futures or references as it must not."""
     jaxpr = others().take_over(_jax.closed_jaxpr(jaxpr))
     for passes in passes_of(summarize(jaxpr).effects):
         passes.check(jaxpr)
@@ -283,8 +282,8 @@ def checked_jaxpr(jaxpr: Any) -> Any:
 
 
 def last_record_closes(jaxpr: Any) -> bool:
-    """Whether a program's last record can say that it is the last. Its token must be the only one, and it must stand in
-    the outermost jaxpr, or in a region there in which no devices are replicas of each other."""
+    """True if a program's last record can also close the program. There must be no other token, and the record must be
+    in the outermost jaxpr, or in a region there without replicas."""
     summary = summarize(jaxpr)
     if len(token_keys(summary.effects)) != 1:
         return False
@@ -310,9 +309,9 @@ def thread_tokens(
         jaxpr: The jaxpr.
         tokens: A token under every key of the jaxpr's effects; others are passed through.
         args: The jaxpr's arguments.
-        edges: What the first and the last equation with effects, which are records, publish besides themselves.
-        outer_token: The token around the region, if the last is to leave it.
-        once: Whether the jaxpr is evaluated once in the trace that is current. Then it is no work to keep equations.
+        edges: The boundaries that the first and the last equation with effects, which are records, publish.
+        outer_token: The token around the region, if the last record is to leave the region.
+        once: True if the current trace evaluates the jaxpr only once. Then it is no work to keep equations.
 
     Returns:
         The tokens after the jaxpr, and its results.
@@ -345,7 +344,7 @@ def thread_tokens(
 
     def bind_threaded(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
-        # Callbacks of JAX's own in a primitive without a rule, or hidden in one: JAX can lower them.
+        # JAX can lower its own callbacks in a primitive that has no rule or does not show them.
         is_jaxs = (rule is None or not effects) and others().are_all_of(list(_jax.jaxprs_in(eqn.params)))
         has_rule = bool(effects) and not is_jaxs
         if after_effects and (is_collective(eqn) or joins_error_vote(eqn) if has_rule else communicates(eqn)):
@@ -366,8 +365,8 @@ def thread_tokens(
         )
         returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():
-            # Unordered effects all take the token that came in: nothing orders them. But two calls of one function must
-            # not be the same in all, or XLA makes one of them.
+            # Unordered effects all take the incoming token: nothing orders them. A call of a function replaces it:
+            # XLA would merge two calls with the same operands.
             if key == UNORDERED and not any(_jax.jaxprs_in(eqn.params)):
                 joined.append(token)
             else:
@@ -417,7 +416,7 @@ def find_rule(primitive: Any) -> TokenRule | None:
 
 
 def _carry(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, list[Any]]:
-    """Tokens are state to whatever holds a jaxpr."""
+    """Carries tokens as state of the primitive's holder."""
     keys = tuple(tokens)
 
     def run(body: Any, state: Sequence[Any], args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:

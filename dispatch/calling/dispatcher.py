@@ -1,4 +1,4 @@
-"""What a program is called through: a runtime token goes in, the output token stays with the drain."""
+"""Calls of programs: a runtime token goes in, the output token stays with the drain."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ R = TypeVar("R", covariant=True)
 
 
 class Dispatcher(native.QuickCalls, Generic[P, R]):
-    """What calls a threaded function: supplies its runtime token and keeps its output token for the drain.
+    """Calls a threaded function: supplies its runtime token and keeps its output token for the drain.
 
     Native code makes the calls before which nothing has to be raised or waited for: see
     `dispatch/native/python/dispatcher.h`. All others come to `_call`.
@@ -68,7 +68,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         self._set_plain(False)
 
     def _set_plain(self, is_plain: bool) -> None:
-        """`is_plain`: whether the newest call was that of a program without effects. The rest is for native code."""
+        """Sets the fast path of native code. `is_plain`: true if the newest call was of a program without effects."""
         self._fast_path = (True, self._plain_caller, self._plain) if is_plain else (False, self._caller, self._threaded)
 
     def _call(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -102,8 +102,8 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             traits = caller.traits
             number, threaded, is_launched = -1, self._threaded, False
             try:
-                # Those of the newest call may be those of another program. Where they are not enough, the function is
-                # traced before the lock is taken: a trace that begins outside of a dispatch gives the lock back.
+                # The newest call's traits may be another program's. Where they do not suffice, the function is traced
+                # before the lock is taken: a trace that begins outside of a dispatch gives the lock back.
                 if _domains_ahead(stream) or (traits is None and (stream.is_shared or _has_callbacks(stream))):
                     traits = self._traits_of(args, kwargs)
                 goes_behind = traits is None or traits.awaits_results
@@ -157,22 +157,22 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         return self._end(stream, number, outs, args, kwargs)
 
     def _after_error(self, error: BaseException, stream: Stream, number: int, args: Any, kwargs: Any) -> Any:
-        """What the program returns when it is called with a token in another form; raises the error if that is about
-        something else."""
+        """Calls the program again with its token in another form, and returns the results. Raises the error if it is
+        not about the token."""
         if number < 0 or not isinstance(error, (RuntimeError, ValueError)):
             raise error
         token = _explicit_token_or_raise(error, stream.token(number))
         return stream.call(number, self._caller, stream.dispatching, self._threaded, args, kwargs, token)
 
     def _await(self, stream: Stream, number: int, awaited: tuple[ProgramTraits, Any]) -> None:
-        """Waits for the answers that a program wants, if its call is to."""
+        """Waits for the answers that a program waits for, if its call must."""
         if awaited[0].awaits_results or _must_poll(stream, awaited[1]):
             stream.claim(number)
             _wait_for_answers(stream, number, awaited, self._name)
 
     def _raise_root_cause(self, error: BaseException, stream: Stream, number: int, is_launched: bool) -> None:
-        """The call of a program has raised this, which may stand for another error: raises that. `is_launched`: the
-        program has begun, and it is the wait for it that has raised."""
+        """Raises the error behind the one that the call of a program has raised, if there is another. `is_launched`:
+        true if the program has begun, and the wait for it has raised."""
         if number >= 0 and not is_launched:
             stream.note_ended(number)
         if isinstance(error, Exception) and number >= 0:
@@ -216,7 +216,7 @@ def _lower_attention() -> None:
 
 
 def _clear_up(error: BaseException) -> None:
-    """After an error in a call that began outside of traces, on its way to the user."""
+    """Cleans up after an error in a call that began outside of traces, on its way to the user."""
     try:
         leave_traces()
         if config.sync and isinstance(error, Exception) and not runtime.streams.for_plain().dispatching:
@@ -230,12 +230,12 @@ native.configure_quick_calls(WRONG_PROGRAM_KIND, _clear_up, STATE_OF_CALLS, jax_
 
 
 def _explicit_token_or_raise(error: Exception, token: Any) -> Any:
-    """The runtime token in another form, if the error is about it."""
+    """The runtime token in another form, if the error is about the token; else raises the error."""
     if isinstance(error, RuntimeError) and _GUARDED in str(error):
         # The user guards against transfers, and the runtime token is one. It is ours, and so is allowed.
         with jax.transfer_guard_host_to_device("allow"):
             return jax.device_put(token)
-    # It lies on another device than the program runs on, and may not be copied from there.
+    # The token lies on another device than the program runs on, and may not be copied from there.
     if isinstance(error, RuntimeError) and _GUARDED_BETWEEN in str(error):
         return token
     # Arguments on devices that do not belong together: the error must name these, not the token.
@@ -255,30 +255,29 @@ _ARGUMENT = r"(?<=at index )\d+|(?<=passed to Execute\(\) as argument )\d+"
 
 
 def _has_callbacks(stream: Stream) -> bool:
-    """Whether a program that waits for callbacks is to wait for those of programs before it first."""
+    """True if a program that waits for callbacks must first wait for the callbacks of programs before it."""
     return not stream.dispatching and several_devices() and stream.newest_calling in stream.calls
 
 
 def _wait_for_callbacks(stream: Stream) -> None:
     """Before a program that waits for callbacks, on several devices: waits for those of programs before it.
 
-    They would come first in any case. But one of them may use several devices, which run one such program at a time,
-    and that would be ours. A program that waits for none does not: the callbacks before it may wait for what its caller
-    does next.
+    They would come first in any case. But such a callback may use several devices, which run one such program at a
+    time, and that would be ours: a deadlock. A program that waits for no callbacks does not wait here: the callbacks
+    before it may wait for what its caller does next.
     """
     newest = stream.newest_calling
     runtime.drain.wait(lambda: newest not in stream.calls)
 
 
 def _must_poll(stream: Stream, output_token: Any) -> bool:
-    """Whether a call is to raise what a handler of its program's fails with. Otherwise the next call does, or the
+    """True if a call must raise the failure of a handler of its program. Otherwise the next call raises it, or the
     barrier."""
     return stream.is_nested or bool(stream.dispatching) or output_token.is_ready()
 
 
 def _raise_earlier(stream: Stream, name: str) -> None:
-    """Before a program is called: raises what the first of this thread's programs failed with whose calls have
-    returned."""
+    """Raises the first failure of this thread's programs whose calls have returned, before the next one is called."""
     if stream.unpolled:
         runtime.failure_poll.poll_over(stream, runtime.drain.wait)
     if config.errors == "next_call":
@@ -312,7 +311,7 @@ def _may_be_overtaken(stream: Stream, output_token: Any) -> bool:
 
 def _wait_for_handlers(stream: Stream, domains: Collection[int], name: str) -> None:
     """Before a program that calls handlers of the user's in these order domains: waits for those before it that do.
-    Raises what one of them has failed with."""
+    Raises the failure of one of them."""
     if _domains_ahead(stream).isdisjoint(domains):
         return
     while not runtime.drain.wait(lambda: _domains_ahead(stream).isdisjoint(domains), _LOOK):
@@ -321,7 +320,7 @@ def _wait_for_handlers(stream: Stream, domains: Collection[int], name: str) -> N
 
 
 def _wait_for_answers(stream: Stream, number: int, awaited: tuple[ProgramTraits, Any], name: str) -> None:
-    """Waits until a program has got what it waits for. What is only recorded may still be to come."""
+    """Waits until a program has got its answers. Its records without results may still be to come."""
     traits, output_token = awaited
     # The drain tells when epochs end. A program may be over long before, if its last effects take their time.
     wait = runtime.drain.wait
@@ -339,7 +338,7 @@ _LOOK = 0.005
 
 
 def _raise_what_ended(stream: Stream, number: int) -> None:
-    """Raises what a callback raised for whose results the program waited, once its other effects are done."""
+    """Raises the failure of a callback whose results the program waited for, once its other effects are done."""
     key = stream.thread, number
     if runtime.failures.has_ended(key):
         runtime.drain.wait(lambda: number not in stream.calls)

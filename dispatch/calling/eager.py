@@ -37,7 +37,7 @@ def _effect_impl(*given: Any, site: Site) -> list[Any]:
 
 
 def _program_of(site: Site) -> Callable[..., Any]:
-    """A program with one effect, for what has an effect on each of several devices."""
+    """A program with one effect, for operands on several devices that each have the effect."""
     return jit(lambda *operands: effect_p.bind(*operands, site=site))
 
 
@@ -47,7 +47,7 @@ def _publish(site: Site, device: int, values: list[Any]) -> list[Any]:
     runtime.waiting.drain_former_order()
     runtime.sites.announce(site)
     if site.results is not None and runtime.streams.current().dispatching:
-        # While a function is traced its program's epoch is open, and comes first: its trace would wait for itself.
+        # While a function is traced, its program's epoch is open and comes first, so the trace would wait for itself.
         with runtime.streams.nested_here() as stream:
             return _publish_in(stream, site, device, values)
     return _publish_in(runtime.streams.current(), site, device, values)
@@ -103,8 +103,8 @@ def _call(site: Site, token: tuple[int, ...], values: list[Any], device: int, st
 
 
 def _effect_on_each_device(mesh: Any, *given: Any, site: Site) -> list[Any]:
-    """In a `jax.shard_map` that is evaluated outside of jit, where JAX gives us what the devices have as rows of one
-    array, or one row for all."""
+    """Publishes an effect on each device in a `jax.shard_map` that is evaluated outside of jit. JAX passes the devices'
+    values as rows of one array, or as one row for all devices."""
     axes = tuple(axis for axis in mesh.axis_names if axis in jax.sharding.get_abstract_mesh().manual_axes)
     rows = jax.P(axes)
 

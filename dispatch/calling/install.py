@@ -36,7 +36,7 @@ def install() -> None:
 
 
 def install_as(replacement: Callable[..., Any]) -> None:
-    """Has this in the place of `jax.jit`, in all modules that have it."""
+    """Puts a replacement in the place of `jax.jit`, in all modules that have it."""
     with _lock:
         for module, name in _places_of(_jax.jit):
             setattr(module, name, replacement)
@@ -68,12 +68,12 @@ def uninstall() -> None:
 _lock = threading.Lock()
 
 _replaced: list[tuple[ModuleType, str, Any]] = []
-"""Where `jax.jit` was replaced, and by what. Under the lock."""
+"""The places where `jax.jit` was replaced, and the replacement. Guarded by the lock."""
 
 
 def _places_of(value: Any) -> Iterator[tuple[ModuleType, str]]:
-    """The modules that have this, and its names there. Those that JAX keeps to itself are left alone, and so is this
-    library, which compiles its programs with it."""
+    """The modules that have a value, and its names there. JAX's private modules are left alone, and so is this library,
+    which compiles its programs with `jax.jit`."""
     for module_name, module in list(sys.modules.items()):
         package, _, rest = module_name.partition(".")
         if package in ("effects", "jaxlib") or (package == "jax" and rest.startswith("_src")):

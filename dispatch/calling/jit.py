@@ -116,33 +116,33 @@ class JitFunction(Dispatcher[P, R]):
 
     @api_boundary
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
-        """As `jax.jit(f).lower`: the program for these arguments, tokens included, not yet compiled."""
+        """Lowers the program for these arguments, tokens included, as `jax.jit(f).lower` does."""
 
         token = runtime_token_for(args, kwargs)
         return Lowered(self, self._threaded.trace(token, *args, **kwargs).lower())
 
     @api_boundary
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced:
-        """As `jax.jit(f).trace`: the function's jaxpr for these arguments, as the user wrote it."""
+        """Traces the function for these arguments, as `jax.jit(f).trace` does: its jaxpr has no tokens."""
 
         return Traced(self, trace(self._without_tokens, args, kwargs), args, kwargs)
 
     @api_boundary
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
-        """As `jax.jit(f).eval_shape`: shapes and types of the results. No effect happens."""
+        """Returns the shapes and types of the results, as `jax.jit(f).eval_shape` does. No effect happens."""
         with others().tracing():
             return self._without_tokens.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:
-        """As `jax.jit(f).clear_cache`: forgets what was compiled."""
+        """Forgets the compiled programs, as `jax.jit(f).clear_cache` does."""
         self._without_tokens.clear_cache()
         self._threaded.clear_cache()
         self._plain.clear_cache()
 
     def _cache_size(self) -> int:
-        """As `jax.jit(f)._cache_size`: for how many kinds of arguments calls take the fast path. On several
-        devices a kind that is met late may make those before it take it anew. If the first call of a function turns
-        out to have no effects, that kind counts twice."""
+        """The number of kinds of arguments for which calls take the fast path, as `jax.jit(f)._cache_size` counts them.
+        On several devices a kind that is met late may make the kinds before it take the fast path anew. If the first
+        call of a function turns out to have no effects, that kind counts twice."""
         return self._threaded._cache_size() + self._plain._cache_size()
 
 
@@ -188,7 +188,7 @@ MSG_SERIALIZE_EXECUTABLE = (
 
 
 class Executable:
-    """JAX's executable of a threaded function, as that of the function without tokens."""
+    """JAX's executable of a threaded function, in the form of an executable of the function without tokens."""
 
     def __init__(self, compiled: Any, traits: Sequence[ProgramTraits], name: str):
         """`compiled`: JAX's compiled function with the token."""
@@ -199,7 +199,7 @@ class Executable:
         self._token = len(compiled._params.const_args)  # which argument it is: constants come ahead of it
 
     def create_cpp_call(self, params: Any) -> Dispatcher[..., Any]:
-        """What JAX calls with the user's arguments."""
+        """The function that JAX calls with the user's arguments."""
         traits = self._traits[0] if self._traits else ProgramTraits((), False, False)
         return _Call(self._function_name, self._compiled, traits, params)
 
@@ -223,7 +223,7 @@ class Executable:
 
 
 _INPUTS = ("in_avals", "_in_shardings", "_xla_in_layouts", "_dispatch_in_layouts")
-"""What an executable says of those of its inputs that it uses."""
+"""The attributes of an executable that describe those of its inputs that it uses."""
 
 _OUTPUTS = ("out_avals", "_out_shardings", "_xla_out_layouts")
 
@@ -262,7 +262,7 @@ MSG_JAX_EXPORT = (
 
 
 class _Stage:
-    """A stage of compilation: JAX's own object, with what differs."""
+    """A stage of compilation: JAX's own object, with some attributes replaced."""
 
     def __init__(self, function: Dispatcher[..., Any], stage: Any):
         self._function = function
@@ -273,7 +273,7 @@ class _Stage:
 
 
 class Traced(_Stage):
-    """What `fx.jit(f).trace` returns."""
+    """A traced function, returned by `fx.jit(f).trace`."""
 
     def __init__(self, function: Dispatcher[..., Any], stage: Any, args: tuple[Any, ...], kwargs: dict[str, Any]):
         super().__init__(function, stage)
@@ -293,7 +293,7 @@ class Traced(_Stage):
 
 
 class _ThreadedStage(_Stage):
-    """A stage of the threaded function, without the tokens among what it says of inputs and outputs."""
+    """A stage of the threaded function, whose descriptions of inputs and outputs leave the tokens out."""
 
     _INPUTS = ("args_info", "in_avals", "input_shardings", "input_formats")
     _OUTPUTS = ("out_info", "output_shardings", "output_formats")
@@ -315,10 +315,10 @@ class _ThreadedStage(_Stage):
 
 
 class Lowered(_ThreadedStage):
-    """What `fx.jit(f).lower` returns."""
+    """A lowered function, returned by `fx.jit(f).lower`."""
 
     def compile(self, *args: Any, **options: Any) -> jax.stages.Compiled:
-        """As `jax.stages.Lowered.compile`: JAX's own object, which is called with the arguments."""
+        """Compiles the program to JAX's own object, as `jax.stages.Lowered.compile` does. It takes no tokens."""
         compiled = self._stage.compile(*args, **options)
         _, output_tokens = compiled.out_tree.children()
         executable = Executable(compiled, tuple(output_tokens.node_data()[1]), self._function._name)

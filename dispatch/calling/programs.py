@@ -62,9 +62,9 @@ def jit_with_tokens(
 
     Args:
         threaded: The function.
-        jitted: What `jax.jit` has made of the function without tokens, from these options.
+        jitted: The function without tokens, jitted by `jax.jit` with these options.
         options: The options.
-        jit: What jits it, with the options for the function with tokens.
+        jit: The function that jits it, with the options for the function with tokens.
     """
     shifted = {**options, **(arguments := arguments_of_jit(jitted))}
     for name in ("static_argnums", "donate_argnums"):
@@ -162,7 +162,7 @@ def runtime_token_for(args: Any, kwargs: Any) -> jax.ShapeDtypeStruct:
 def make_threaded(traceable: Any, jitted: Any) -> Any:
     """The function of (runtime token, *args) that returns (results, {ProgramTraits: output token}).
 
-    `jitted`: what `jax.jit` has made of the user's function, `traceable`.
+    `jitted`: the user's function, `traceable`, jitted by `jax.jit`.
     """
 
     @functools.wraps(traceable, updated=())
@@ -179,14 +179,14 @@ def make_threaded(traceable: Any, jitted: Any) -> Any:
 
 
 def trace(traceable: Any, args: Any, kwargs: Any) -> Any:
-    """What JAX traces of a jitted function, with JAX's own callbacks as effects of ours."""
+    """Traces a jitted function, with JAX's own callbacks as effects of ours."""
     with others().tracing():
         return traceable.trace(*args, **kwargs)
 
 
 def run_traced(traced: Any, args: Any, kwargs: Any, run: Callable[[Any, list[Any]], tuple[list[Any], Any]]) -> Any:
     """The results of `run(jaxpr, flat arguments)`, the first of them as the traced function returns it."""
-    # What was static is no tracer; the rest comes in the order of the jaxpr's inputs.
+    # Static arguments are no tracers; the others come in the order of the jaxpr's inputs.
     flat = [leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, _jax.Tracer)]
     flat = [*_jax.tracers_closed_over(traced), *flat]
     outs, rest = run(checked_jaxpr(traced.jaxpr), flat)
@@ -264,7 +264,7 @@ _PROGRAMS = {"equinox": "_cached", "flax": "jitted_fn"}
 
 
 def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The same as what was compiled elsewhere, with a program that `jit` makes; None if `fun` was not."""
+    """A function like `fun`, which was compiled elsewhere, with a program that `jit` makes; None if `fun` was not."""
     library = type(fun).__module__.partition(".")[0]
     program = getattr(fun, name, None) if (name := _PROGRAMS.get(library)) else fun
     known = _jax.options_of_jit(program)
@@ -289,7 +289,7 @@ def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., A
 
 
 WRONG_PROGRAM_KIND: Any = object()
-"""What a call returns that has done nothing: a program of the other kind is to be called."""
+"""The result of a call that has done nothing: a program of the other kind must be called."""
 
 
 def programs_of(fun: Callable[..., Any], options: dict[str, Any]) -> Programs:

@@ -53,23 +53,23 @@ class Background:
             self._unfinished.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether the work has ended, within so many seconds."""
+        """Waits for the work to end, at most so many seconds. Returns whether it has ended."""
         if not self.has_ended and self._unfinished.acquire(timeout=-1 if timeout is None else timeout):
             self._unfinished.release()  # a signal's handler may wait for it too
         return self.has_ended
 
 
 def in_main_thread() -> bool:
-    """Whether the calling thread is the one that runs the handlers of signals."""
+    """True if the calling thread is the one that runs the handlers of signals."""
     return threading.get_ident() == threading.main_thread().ident
 
 
 _left: list[Background] = []
-"""What the main thread wants done and may have been interrupted before, while or after it was done."""
+"""Work of the main thread, which may have been interrupted before, while or after the work was done."""
 
 
 def uninterrupted(work: Callable[[], _T]) -> _T:
-    """The result of something that is done whole. The calling thread may be interrupted while it waits for that."""
+    """Runs work that no interrupt leaves half done, and returns its result. An interrupt may end the wait for it."""
     if not in_main_thread():
         return work()
     finish_interrupted()
@@ -84,7 +84,7 @@ def uninterrupted(work: Callable[[], _T]) -> _T:
 
 
 def finish_interrupted() -> None:
-    """Waits for what the main thread was interrupted in. Other threads look at what is shared whenever they come."""
+    """Waits for work that the main thread was interrupted in. Other threads look at shared state whenever they come."""
     while _left and in_main_thread():
         background = _left[0]
         if not background.has_ended:

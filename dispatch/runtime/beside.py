@@ -10,7 +10,7 @@ from effects.dispatch.runtime.failures import ProgramKey
 
 
 class FunctionBeside(Protocol):
-    """One of them that has begun."""
+    """A function that has begun."""
 
     name: str
     where: Where
@@ -19,30 +19,31 @@ class FunctionBeside(Protocol):
 
 
 class Beside:
-    """All of them. There are none until an extension gives the drain others."""
+    """The functions that run beside their programs. There are none until an extension replaces this."""
 
     def unended(self) -> Sequence[FunctionBeside]:
-        """Those that have not returned."""
+        """The functions that have not returned."""
         return ()
 
     def awaited_by(self, drain_thread: int) -> FunctionBeside | None:
-        """The one that this thread of the drain waits for."""
+        """The function that this thread of the drain waits for."""
         return None
 
     def wait(self, timeout: float | None) -> bool:
-        """Whether all have returned in time, but those whose programs have failed, which may never do so."""
+        """Waits for all functions but those of failed programs, which may never return. False if the time ran out."""
         return True
 
     def are_exchanging(self) -> bool:
-        """Whether devices may wait for each other in what they exchange."""
+        """True if devices may wait for each other in an exchange."""
         return False
 
     def fail(self, program: ProgramKey) -> None:
-        """This program fails on one of its devices: the others get nothing of it."""
+        """Fails the operations of a program that has failed on one of its devices: the other devices get no results."""
 
     def end(self, finished: list[tuple[int, int, int]]) -> None:
-        """These programs have ended, as runs of epochs (thread, first, count): drops what they have not done."""
+        """Drops what programs that have ended, as runs of epochs (thread, first, count), have not done."""
 
     def end_plain(self) -> str:
-        """No program of JAX's runs any more: what its functions have not done comes. Returns what to say of them."""
+        """Called when no program that JAX dispatched runs any more: shows the effects of functions that had no done.
+        Returns what to say of these functions."""
         return ""

@@ -59,7 +59,7 @@ class _Cells:
                 result.error_in_exec = error
 
     def _lines_of_cell(self, lines: Any) -> Any:
-        """What of a traceback stands below the functions of IPython's and ours that run cells and end them."""
+        """The part of a traceback below the functions of IPython's and ours that run cells and end them."""
         runs = {(code.co_filename, code.co_qualname) for code in (self._shell.run_code.__code__, self.end.__code__)}
         left = lines
         while lines is not None:

@@ -68,14 +68,14 @@ _PATIENCE = 0.005
 """Seconds after which the drain looks for programs that failed, while any are running."""
 
 _BETWEEN = len(RecordsBetween._fields)
-"""How long those parts of an item are that are no `CallbackRecord`s."""
+"""The length of those parts of an item that are no `CallbackRecord`s."""
 
 _FIELDS = ("kind", "thread", "epoch", "has_callbacks", "reply")
 _KIND, _THREAD, _EPOCH, _HAS_CALLBACKS, _REPLY = map(Item._fields.index, _FIELDS)
 
 
 class Drain:
-    """The threads and what others may know of them. Drain threads write its fields, under the lock that is named."""
+    """The drain's threads, and their state for other threads. Drain threads write the fields."""
 
     def __init__(
         self, streams: Streams, failures: Failures, observers: Observers, sites: KnownSites, failure_poll: FailurePoll
@@ -114,7 +114,7 @@ class Drain:
         self._notes_functions = on
 
     def run_beside(self, functions: Beside) -> None:
-        """From now on these are the functions that run beside their programs."""
+        """Sets the functions that run beside their programs."""
         self.beside = functions
 
     @contextlib.contextmanager
@@ -127,21 +127,21 @@ class Drain:
             self.asks_person = False
 
     def is_suspended(self, thread: int) -> bool:
-        """Whether functions of this thread's programs are under way."""
+        """True if functions of this thread's programs are under way."""
         return any(of_thread == thread for of_thread, *_ in self.runs.copy().values())
 
     def replays(self, thread: int, keys: frozenset[str | int]) -> bool:
-        """Whether records of this thread's programs and of these effects, as `keys_of_effects` has them, are being
+        """True if records of this thread's programs and of these effects, as `keys_of_effects` has them, are being
         replayed."""
         return any(run[0] == thread and not keys.isdisjoint(keys_of_run(run)) for run in self.runs.copy().values())
 
     def has_functions_of(self, thread: int) -> bool:
-        """Whether functions of this thread's programs are under way, asynchronous ones included, for which these may
+        """True if functions of this thread's programs are under way, or asynchronous functions, for which they may
         wait."""
         return self.is_suspended(thread) or any(run.caller == thread for run in self.beside.unended())
 
     def functions(self) -> list[str]:
-        """What messages call the functions that run."""
+        """The functions that run, as messages call them."""
         running = self.running_functions().values()
         return [*(str(function) for function in running if function.run is None), *map(str, self.beside.unended())]
 
@@ -177,7 +177,7 @@ class Drain:
                     self.ended = True
 
     def _start_thread(self) -> bool:
-        """Whether a thread could be started. When the interpreter ends, none can."""
+        """Starts a thread. Returns False if it could not be started, as when the interpreter ends."""
         thread = threading.Thread(target=self._run, name="effects-drain", daemon=True)
         try:
             thread.start()
@@ -200,7 +200,7 @@ class Drain:
         return True
 
     def give_up(self, patience: float) -> None:
-        """From now on nothing is replayed. Waits a moment for what runs."""
+        """Replays nothing from now on. Waits a moment for functions that run."""
         self.discards = True
         self._direct.close()
         for _ in range(2):  # the second time, functions that do not return keep nothing back
@@ -224,7 +224,7 @@ class Drain:
         return native.wait(lambda: done() or self.ended, timeout, native.is_nested())
 
     def finish(self, done: Callable[[], bool]) -> None:
-        """After the threads have ended: replays what came since, in the thread of exit handlers. No other waits."""
+        """Replays what came after the threads have ended, in the thread of exit handlers. Other threads do not wait."""
         if not in_main_thread():
             return
         with self._streams.nested_here() as nested:
@@ -235,7 +235,7 @@ class Drain:
 
     def _waiting_for(self, nested: Stream) -> WaitForNested:
         def wait_for_nested(key: ProgramKey) -> None:
-            # Nobody waits for itself: an output that was refused to wait has left a program in this thread's stream.
+            # A thread does not wait for itself: an output that was refused to wait has left a program in its stream.
             if (nested.calls or self._failures.programs) and key[0] != nested.thread:
                 self.wait_for_nested(nested, key)
 
@@ -288,8 +288,8 @@ class Drain:
         return leads, bool(items or finished), stopped
 
     def _keys_of(self, items: list[Any], calls: list[tuple[Any, Site | None]], first: int, domain: int) -> Any:
-        """What `keys_of_run` reads of a run: the number of its order domain, or if it has none the names of each item's
-        effects."""
+        """The keys of a run, for `keys_of_run`: the number of its order domain, or if it has none the names of each
+        item's effects."""
         if domain != NO_DOMAIN:
             return frozenset((domain,))
         keys = [frozenset[str]()] * first
@@ -445,8 +445,8 @@ class Drain:
         return answer
 
     def wait_for_nested(self, nested: Stream, key: tuple[int, int] | None) -> None:
-        """The effects of programs that a function called come where the function does. `key`: of the program that gets
-        what they raised."""
+        """Waits for the programs that a function called, so that their effects come where the function does. `key`: the
+        program that gets their failures."""
         if nested.calls:
             self.wait(lambda: not nested.calls)
         for failure in self._failures.take({nested.thread}):
@@ -454,11 +454,12 @@ class Drain:
                 self._failures.add(key, failure, stops=not isinstance(failure, errors.CheckError))
 
     def _call_of(self, thread: int, number: int) -> tuple[Any, Site | None]:
-        """What was in force when a program was called, and the site of an effect outside of programs."""
+        """The `Call` of a program, and the site of an effect outside of programs."""
         if (stream := self._streams.get(thread)) is None:
             return None, None
         call = stream.calls.get(number)
         if self.runs and call is not None and self.is_suspended(thread):
-            # What is unordered passes a function that runs in this context, and no two threads can be in one.
+            # An unordered record may overtake a callback that still runs in this context, and a `contextvars.Context`
+            # cannot be entered twice: copy it.
             call = (*call[:2], call[2].copy())
         return call, (stream.eager.get(number) if stream.eager else None)

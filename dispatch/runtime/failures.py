@@ -1,4 +1,4 @@
-"""What effects raised on the host and no caller has been given yet, program by program."""
+"""Failures of effects on the host that no caller has been given yet, by program."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def log_failure(failure: BaseException) -> None:
 
 
 def is_one_line(failure: BaseException) -> bool:
-    """Whether its text says all of it: the reader of a pipe has gone away."""
+    """True if the failure's text says all of it: the reader of a pipe has gone away."""
     cause = failure.__cause__
     return isinstance(cause, BrokenPipeError) and cause.__traceback__ is None
 
@@ -73,8 +73,7 @@ def line_of(failure: BaseException) -> SourceLine:
 
 
 def first_of_each_line(failures: Iterable[BaseException]) -> list[BaseException]:
-    """The first of those that effects at one line failed with, which stands for the others there and has their notes,
-    each once."""
+    """The first failure of each line, which stands for the others at its line and has their notes, each once."""
     lines: dict[SourceLine | int, list[BaseException]] = {}
     for failure in failures:
         if isinstance(failure, errors.EffectError):
@@ -128,7 +127,7 @@ def clear_callers(frame: FrameType | None) -> None:
 
 
 _OURS = str(Path(errors.__file__).parent) + os.sep
-"""Where our own code lies."""
+"""The folder of our own code."""
 
 
 def traceback_from_user(error: BaseException) -> Any:
@@ -143,7 +142,7 @@ def traceback_from_user(error: BaseException) -> Any:
 
 
 class LeftOut:
-    """A count of them, by effect and by the user's line, in the order in which they came."""
+    """Counts of effects that were left out, by effect and by the user's line, in the order in which they came."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
@@ -169,7 +168,7 @@ class LeftOut:
         return counts
 
     def __str__(self) -> str:
-        """How many of which effect, and where the first of them is."""
+        """The number of effects of each name, and the line of the first."""
         counts = [f"{count} `{effect}`" for effect, count in self.by_effect().items()]
         first = next(iter(self._counts))[1]
         return (
@@ -183,7 +182,7 @@ _SHOWN = 8
 
 
 def shown_list(things: Iterable[Any]) -> str:
-    """The first few of them, and how many there are more."""
+    """The text of the first few things, and how many more there are."""
     shown = [str(thing) for thing in things]
     more = [f"{len(shown) - _SHOWN} more"] if len(shown) > _SHOWN else []
     return ", ".join([*shown[:_SHOWN], *more])
@@ -194,7 +193,7 @@ def shown_list(things: Iterable[Any]) -> str:
 
 @dataclasses.dataclass
 class FailedProgram:
-    """Its failures that no caller has been given yet."""
+    """A program's failures that no caller has been given yet."""
 
     kept: list[BaseException] = dataclasses.field(default_factory=list)
     # Of each line in `kept`: how many failures more were only counted, and what the newest of them said.
@@ -202,9 +201,9 @@ class FailedProgram:
     awaited: BaseException | None = None  # what ended the program; not among `kept`
     elsewhere: bool = False  # whether that was on another device, which may be one of another process
     first: BaseException | None = None  # of all of them; it says what became of the effects after it
-    stopped: bool = False  # whether these are not carried out
+    stopped: bool = False  # whether the effects after it are not carried out
     left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
-    logged: bool = False  # whether its first failure was
+    logged: bool = False  # whether its first failure was logged
     thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
     stack: Any = None  # from where it was called, if that is kept
 
@@ -218,7 +217,7 @@ class FailedProgram:
 
 
 Owner = tuple[int, UserThread | None]
-"""Whose failures: the thread of a stream, or who stands for the thread where streams are not one thread's."""
+"""The owner of failures: the number of a stream's thread, and the calling thread if threads share the stream."""
 
 ProgramKey = tuple[int, int]
 """A call of a program: the number of the thread that called it, and of its epoch."""
@@ -226,30 +225,30 @@ Taker = tuple[UserThread, bool]
 """A thread that takes failures, and whether it replays a function meanwhile."""
 
 _KEPT = 100
-"""How many failures of one program are kept, and the first at each line; the others are counted. A loop may fail in
-every iteration."""
+"""The most failures of one program that are kept, the first at each line aside. The others are counted: a loop may fail
+in every iteration."""
 
 _KEPT_OF_ALL = 1000
-"""How many failures of all programs are kept, but one of each thread's is. Programs may fail for as long as a thread
-comes to no barrier."""
+"""The most failures of all programs that are kept, one of each thread's aside. Programs may fail for as long as a
+thread comes to no barrier."""
 
 _UNRAISED = 1.0
 """Seconds after which failures are logged that no caller has been given: a program may go on for hours."""
 
 
 class HostRunFailed(Exception):
-    """What the done of an asynchronous callback raises: the function's name and the line that started it. The cause is
-    what the function raised."""
+    """Raised by the done of an asynchronous callback, with the function's name and the line that started it. The cause
+    is the function's exception."""
 
 
 def _note(key: ProgramKey, failure: BaseException) -> None:
-    """For a run file."""
+    """Notes a failure in the run file that is open."""
     text = errors.reason(failure).encode(errors="replace").decode()
     native.note(Kind.FAILED, (stream_of(key[0]), key[1], 0, 0), text=text)
 
 
 class Failures:
-    """Each is handed out once. Written by drain threads, taken by those that wait for programs."""
+    """The failures of all programs. Each is handed out once. Drain threads add, threads that wait for programs take."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -260,7 +259,7 @@ class Failures:
         self.unended: set[ProgramKey] = set()
         # Streams of functions that run for a program which has failed: what they do would have come later in it.
         self.abandoned: set[int] = set()
-        # By whom they are for: how many are kept, and how many are not.
+        # By owner: the number of failures that are kept, and of those that are not.
         self._kept: Counter[Owner] = Counter()
         self._more: Counter[Owner] = Counter()
         # The lines whose failures were logged since a caller was last given any.
@@ -280,8 +279,8 @@ class Failures:
         Args:
             key: The program.
             failure: What one of its effects raised.
-            stops: Whether its later effects are not carried out, if `after_error` says so.
-            logged: Whether JAX has logged the failure.
+            stops: True if the program's later effects are not carried out, where `after_error` says so.
+            logged: True if JAX has logged the failure.
         """
         self.frames.setdefault(threading.get_ident(), []).extend(clear_frames(failure))
         _note(key, failure)
@@ -310,7 +309,7 @@ class Failures:
             ]
             for key, failure in failed:
                 self.add(key, failure)
-            native.taken_host_failures()  # who comes meanwhile waits here, and finds them
+            native.taken_host_failures()  # a thread that comes meanwhile waits for the lock, and finds the failures
         for text in native.take_warnings():
             LOGGER.warning(text)
 
@@ -338,7 +337,8 @@ class Failures:
             log_failure(failure)
 
     def clear_frames(self) -> None:
-        """What raised has returned: frames that have called it forget their variables. A drain thread calls it."""
+        """Has the callers of functions that raised forget their variables, now that these have returned. A drain thread
+        calls it."""
         for frame in self.frames.pop(threading.get_ident(), ()):
             clear_callers(frame)
 
@@ -383,15 +383,15 @@ class Failures:
         native.raise_attention()
 
     def forget_abandoned(self, thread: int) -> None:
-        """Nothing more comes of such a stream."""
+        """Forgets that a stream was abandoned: nothing more comes of it."""
         self.abandoned.discard(thread)
 
     def names(self, thread: int) -> bool:
-        """Whether anything is kept of the programs that this thread called."""
+        """True if anything is kept of the programs that this thread called."""
         return thread in self.abandoned or any(key[0] == thread for key in [*self.programs])
 
     def has_stopped(self, key: ProgramKey) -> bool:
-        """Whether effects of this program are not carried out any more."""
+        """True if effects of this program are not carried out any more."""
         if key not in self.unended:
             return key[0] in self.abandoned
         return (program := self.programs.get(key)) is not None and program.stopped
@@ -403,7 +403,7 @@ class Failures:
                 program.left_out.add(site, count)
 
     def end_stopped(self, key: ProgramKey) -> None:
-        """A program waits for an effect that is not carried out. So what has stopped its effects ends it too."""
+        """Ends a program that waits for an effect that is not carried out, by the failure that stopped its effects."""
         with self._lock:
             program = self.programs.get(key)
             if program is not None and (program.awaited is None or program.elsewhere) and program.first is not None:
@@ -418,15 +418,15 @@ class Failures:
                 program.awaited, program.elsewhere = program.first, False
 
     def has_ended(self, key: ProgramKey) -> bool:
-        """Whether a callback has ended this program, and no caller has been given its failure."""
+        """True if a callback has ended this program, and no caller has been given its failure."""
         return self.ending_of(key) is not None
 
     def ending_of(self, key: ProgramKey) -> BaseException | None:
-        """What a callback has ended this program with, if no caller has been given it."""
+        """The failure by which a callback has ended this program, if no caller has been given it."""
         return program.awaited if (program := self.programs.get(key)) is not None else None
 
     def drop_ended(self, epochs: Iterable[tuple[int, int, int]]) -> None:
-        """These epochs (thread, first, count) are about to end: nothing more comes of them."""
+        """Drops from `unended` epochs (thread, first, count) that are about to end: nothing more comes of them."""
         if self.unended:
             with self._lock:
                 for thread, first, count in epochs:
@@ -455,13 +455,13 @@ class Failures:
         self._raise(lambda: self.take(threads, taker))
 
     def raise_first(self, thread: int) -> None:
-        """Raises what the first program failed with that the calling thread called, as this one."""
+        """Raises the failures of the first failed program that the calling thread called under this number."""
         if any(owner[0] == thread for owner in list(self._kept)):
             taker = self._streams.this_thread(), True
             self._raise(lambda: self.take({thread}, taker, only_first=True))
 
     def _raise(self, take: Callable[[], list[BaseException]]) -> None:
-        """Raises what is taken. An interrupt on the way loses none."""
+        """Raises the failures that `take` returns. An interrupt on the way loses none."""
         raising = self.raising if in_main_thread() else []
         uninterrupted(lambda: raising.extend(first_of_each_line(take())))
         if not raising:
@@ -492,12 +492,11 @@ class Failures:
         unended: bool = False,
         only_first: bool = False,
     ) -> list[BaseException]:
-        """All failures, in order, or those of programs that these threads called and, outside of functions that are
-        replayed, threads that have ended. But not what a call is to raise, nor, unless the `unended` are wanted too,
-        what may still have to count.
+        """Takes the failures of all programs, in order, or of those that these threads called and, outside of functions
+        that are replayed, threads that have ended. Leaves a failure that a call will raise. Leaves the failures of a
+        program that may still count effects, unless `unended`.
 
-        `taker` stands for the thread that takes them, if that is not the calling one. `only_first`: those of one
-        program.
+        `taker`: the thread that takes them, if it is not the calling one. `only_first`: those of one program only.
         """
         taker = taker or self._taker()
         taken: list[BaseException] = []
@@ -522,7 +521,7 @@ class Failures:
         return stream is not None and key[1] in stream.calls
 
     def _raises_at_call(self, key: ProgramKey) -> bool:
-        """Whether the call of this program has not returned, and raises what ends it."""
+        """True if the call of this program has not returned, and raises the failure that ends it."""
         stream = self._streams.get(key[0])
         return stream is not None and key[1] in stream.entering
 
@@ -558,14 +557,14 @@ class Failures:
         return taken
 
     def keep_from_jax(self) -> None:
-        """What a callback raised in a program that JAX dispatched, we report: JAX is not to report it again in a later
-        one."""
+        """Keeps JAX from reporting again, in a later program, a callback's failure in a program that it dispatched. We
+        report that failure."""
         if self.plain_ended:
             self.plain_ended = False
             _jax.forget_failed_tokens(lambda text: errors.WAITED in text or errors.ENDED in text)
 
 
 def stops_after_error(key: ProgramKey) -> bool:
-    """Whether a failure stops the effects of this program. Of programs that JAX dispatched it is not known which
-    effects are of one."""
+    """True if a failure stops the effects of this program. Not if JAX dispatched it: there it is not known which
+    effects are of one program."""
     return config.after_error == "stop" and key[0] != PLAIN_THREAD

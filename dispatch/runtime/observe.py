@@ -76,7 +76,7 @@ H = TypeVar("H")
 
 
 class AddedHandler(Handler, Generic[H]):
-    """What `add_handler` returns. A `with` block gives the handler, and removes it at the end."""
+    """A handler that `add_handler` has added. A `with` block gives the handler, and removes it at the end."""
 
     handler: H
 

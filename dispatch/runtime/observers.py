@@ -1,4 +1,4 @@
-"""Who sees records besides the output: captures and handlers."""
+"""The observers of records besides the output: captures and handlers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MSG_HANDLER_FAILED = (
 
 
 class Capture:
-    """What `fx.capture` gives the records of its thread's programs to."""
+    """The list of records that `fx.capture` fills from its thread's programs."""
 
     def __init__(self, suppress: bool):
         self.records: list[Record] = []
@@ -47,19 +47,19 @@ class Handler:
         self._has_failed = False
         self._users: list[int] = []  # the drain threads that give it records; they add and remove themselves
         self._is_removed = False
-        self._to_close = [True]  # who takes this out closes the handler
+        self._to_close = [True]  # the thread that takes this out closes the handler
         self._close_when_idle = False
 
     def is_for(self, site: Site) -> bool:
-        """Whether it gets the records of this site."""
+        """True if the handler gets the records of this site."""
         return self._effects is None or site.effect.name in self._effects
 
     def wants_lines(self) -> bool:
-        """Whether it is to see records that native code could show by itself."""
+        """True if the handler gets records that native code could show by itself."""
         return self._effects is None or bool(self._effects - _NEVER_NATIVE)
 
     def take(self, records: Records | list[Record], report: Callable[[BaseException], None]) -> None:
-        """Gives it the records that it is for, unless it has been removed. Its first error is reported."""
+        """Gives the handler the records of its effects, unless it has been removed. Its first error is reported."""
         self._users.append(me := threading.get_ident())  # before looking whether it is removed: see `remove`
         try:
             if not self._is_removed:
@@ -106,16 +106,16 @@ class Handler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread is giving it records."""
+        """True if a thread is giving the handler records."""
         return bool(self._users)
 
     def remove(self) -> None:
-        """From now on no thread begins to give it records. Several threads may be about to: each says that it is there
-        and then looks, so that either the remover sees that thread, or that thread sees the removal."""
+        """Keeps threads from beginning to give the handler records. A thread that is about to notes itself among the
+        users and then looks, so that either the remover sees the thread, or the thread sees the removal."""
         self._is_removed = True
 
     def close_when_idle(self) -> None:
-        """Closes it as soon as no thread is giving it records: here, or there."""
+        """Closes the handler as soon as no thread is giving it records: here, or in the last of these threads."""
         self._close_when_idle = True
         if not self._users:
             self.close()
@@ -131,12 +131,12 @@ class Handler:
 
 
 _NEVER_NATIVE = {LOG.name, CALLBACK.name, CHECK.name}
-"""Effects whose content has no native plan. Of others it is not known: it costs some speed to take them out of here."""
+"""Effects whose content has no native plan. Of others it is not known: to take one out of here costs some speed."""
 
 
 class Observers:
-    """Those that are there. Changed under the lock; the tuples are replaced as a whole, which does not disturb a drain
-    thread that goes over one."""
+    """The captures and handlers in force. Changed under the lock. The tuples are replaced as a whole, which does not
+    disturb a drain thread that iterates over one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -154,7 +154,7 @@ class Observers:
             native.raise_attention()
 
     def remove(self, observer: Capture | Handler) -> bool:
-        """Whether it was there."""
+        """Removes an observer. Returns whether it was there."""
         with self._lock:
             known = observer in self.captures or observer in self.handlers
             self.captures = tuple(capture for capture in self.captures if capture is not observer)

@@ -1,4 +1,4 @@
-"""What the output tokens of programs say: whether a program is over, whether it failed, and where it ran."""
+"""The output tokens of programs: they say whether a program is over, whether it failed, and where it ran."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from effects.dispatch.runtime.streams import Stream, Streams
 
 
 def failures_of(output_token: Any) -> list[Exception]:
-    """What JAX says of the program that returned this output token, of each device on which it failed: one of these
-    may have failed only because another one has. Waits until it is over."""
+    """JAX's errors of the program that returned this output token, one for each device on which it failed: a device may
+    have failed only because another one has. Waits until the program is over."""
     if _failure_of_part(output_token) is None:
         return []
     return [failure for part in _parts(output_token) if (failure := _failure_of_part(part)) is not None]
 
 
 Reader = Callable[[Iterable[BaseException], str], Exception | None]
-"""`reader(said, function)`: what has ended a program of this name of which JAX has said this, or None."""
+"""`reader(said, function)`: the error behind JAX's errors `said` of a program of this name, or None."""
 
 _readers: list[Reader] = []
 
 
 def read_failures_with(reader: Reader) -> None:
-    """Asks this reader, from now on, what JAX means by what it says of a program that failed."""
+    """Adds a reader of JAX's errors of programs that failed."""
     _readers.append(reader)
 
 
 def failure_in(said: Iterable[BaseException], function: str) -> Exception | None:
-    """The error that stands behind what JAX has said of a program, if no caller has been given it yet."""
+    """The error behind JAX's errors of a program, if no caller has been given it yet."""
     said = list(said)
     return next((failure for reader in _readers if (failure := reader(said, function)) is not None), None)
 
@@ -54,7 +54,7 @@ def close_failed(streams: Streams) -> None:
     """Ends epochs whose programs have failed or run elsewhere, which never close themselves."""
     for stream in streams.all():
         for number in list(stream.running):
-            # What waits behind one that has not failed waits for it.
+            # Programs behind one that has not failed wait for it.
             _, output_token = stream.running.get(number, (None, None))
             if output_token is None or output_token.is_deleted() or not output_token.is_ready():
                 break  # if the user has deleted all arrays of JAX's, it cannot be known
@@ -96,12 +96,12 @@ def failed_on_some_devices(streams: Streams, are_exchanging: bool) -> Iterator[F
 
 
 def _runs_here(output_token: Any) -> bool:
-    """Whether devices of this process run the program. Those of others publish nothing here."""
+    """True if devices of this process run the program. Other processes' devices publish nothing here."""
     return output_token.is_fully_addressable or bool(output_token.addressable_shards)
 
 
-# Programs that call handlers of the user's, and whose calls have returned: what such a handler fails with is found
-# here, and kept until the thread's next call or barrier raises it.
+# Programs that call handlers of the user's, and whose calls have returned: the failure of such a handler is found here,
+# and kept until the thread's next call or barrier raises it.
 
 Wait = Callable[..., bool]
 """`wait(done, seconds=None)`, as `Drain.wait`."""
@@ -118,7 +118,7 @@ class FailurePoll:
         self._failures = failures
 
     def look(self) -> None:
-        """Ends the epochs of programs that have failed, and polls what threads have left that have ended. The leader
+        """Ends the epochs of programs that have failed, and polls the programs of threads that have ended. The leader
         of the drain calls it."""
         close_failed(self._streams)
         for stream in self._streams.ended():
@@ -167,6 +167,6 @@ class FailurePoll:
 
 
 def is_over(stream: Stream, number: int) -> bool:
-    """Whether a program is over, or was polled."""
+    """True if a program is over, or was polled."""
     program: Any = stream.unpolled.get(number)
     return program is None or program[2].is_deleted() or program[2].is_ready()

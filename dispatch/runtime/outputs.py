@@ -21,22 +21,22 @@ MSG_OUTPUT_CLOSED = (
 )
 
 _NOTEBOOK = "ipykernel.iostream"
-"""Its output hands text to a thread of its own."""
+"""The module of a notebook's output, which hands text to a thread of its own."""
 
 
 def is_notebook(output: Any) -> bool:
-    """Whether this is the output of a notebook's cell."""
+    """True if this is the output of a notebook's cell."""
     return type(output).__module__ == _NOTEBOOK
 
 
 _LOSES_TEXT = sys.version_info < (3, 12, 4)
-"""Whether an `io.TextIOWrapper` loses text, and writes bytes that are no part of any text, when a thread writes while
-another has it flush its buffer: CPython's issue 119506."""
+"""True if an `io.TextIOWrapper` loses text, and writes bytes that are no part of any text, when a thread writes while
+another has it flush its buffer: CPython's issue 119506. This can go when Python 3.12.4 is the oldest supported."""
 
 
 def share(output: Any) -> None:
-    """Lets the drain write to this output while threads of the user's do. One that passes on all at once gathers no
-    text, so none is lost; what is behind it gathers it."""
+    """Lets the drain write to this output while threads of the user's do. With `write_through` it keeps no text in a
+    buffer of its own, so none is lost; the output behind it buffers the text."""
     if _LOSES_TEXT and isinstance(output, io.TextIOWrapper) and not output.write_through:
         try:
             output.reconfigure(write_through=True)
@@ -45,7 +45,7 @@ def share(output: Any) -> None:
 
 
 def may_wait(output: Any) -> bool:
-    """Whether to write there runs Python code that we do not know: it may call programs, and wait for their effects."""
+    """True if to write there runs Python code that we do not know: it may call programs, and wait for their effects."""
     if output is None or is_notebook(output):
         return False
     if type(output).__module__ == "tempfile":  # a named temporary file, around what writes
@@ -63,7 +63,7 @@ def may_wait(output: Any) -> bool:
 
 
 class BesideText:
-    """What is shown on outputs besides text, as progress bars: nothing, until an extension takes this one's place."""
+    """The display besides text on outputs, such as progress bars: nothing, until an extension replaces this."""
 
     def write(self, stream: Any, text: str) -> None:
         """Writes text ahead of what is shown there."""
@@ -71,7 +71,7 @@ class BesideText:
             stream.write(text)
 
     def end(self, epochs: Iterable[tuple[int, int, int]]) -> None:
-        """These epochs (thread, first, count) have ended: nothing more comes of them."""
+        """Called when epochs (thread, first, count) have ended: nothing more comes of them."""
 
     def close(self) -> None:
         """Leaves all as it is."""
@@ -81,13 +81,13 @@ _shown: BesideText = BesideText()
 
 
 def show_beside_text(new: BesideText) -> None:
-    """From now on this is shown besides text."""
+    """Replaces the display besides text."""
     global _shown
     _shown = new
 
 
 def shown_beside_text() -> BesideText:
-    """What is shown besides text."""
+    """The display besides text."""
     return _shown
 
 
@@ -113,8 +113,8 @@ class Output:
         self.show(lambda stream: _shown.write(stream, text))
 
     def show(self, show: Callable[[Any], None]) -> None:
-        """Calls `show(stream)`, unless there is no stream, as in a process without a terminal. That its reader is gone,
-        which is a `BrokenPipeError`, is raised once for each output."""
+        """Calls `show(stream)`, unless there is no stream, as in a process without a terminal. A `BrokenPipeError`,
+        which means that the stream's reader is gone, is raised once for each output."""
         if (stream := self._stream) is not None:
             try:
                 show(stream)

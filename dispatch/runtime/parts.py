@@ -1,4 +1,4 @@
-"""Records that consist of others, such as the log of a compiled kernel, taken apart."""
+"""The parts of a record that consists of others, such as the log of a compiled kernel."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from effects._model.wire import ALL_DEVICES, PHASE, CallbackRecord, RecordsBetwe
 from effects.lowering.sites import known_sites
 
 log_capacity_needed: dict[Any, int] = {}
-"""By a jitted function a log of whose kernels has had too little room: the words that logs had needed by then. Drain
-threads write it, and calls of the function read it."""
+"""By jitted function whose kernels' logs had too little room: the number of words that a log needed. Drain threads
+write it, and calls of the function read it."""
 
 
 def parts_of(
     records: Iterable[tuple[Site, Any]], token: tuple[int, ...], device: int, time: float
 ) -> Iterator[tuple[Any, ...]]:
-    """The parts of an item that a record stands for which consists of these, in order."""
+    """The parts of an item for a record that consists of these records, in order."""
     data, count = bytearray(), 0
     for site, payload in records:
         if not known_sites.filter_of(site).native.shows(device if in_region(token[PHASE]) else ALL_DEVICES):

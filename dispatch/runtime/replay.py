@@ -1,4 +1,4 @@
-"""What becomes of records: text is written, events are logged, functions are called, and observers see them all.
+"""The replay of records: text is written, events are logged, functions are called, and observers see them all.
 
 Runs in a drain thread, in the context of the program's call.
 """
@@ -63,14 +63,14 @@ MSG_NO_READER = (
 _TEXTS = NativeRows(plan_of_line)
 
 _ENDS = errors.EffectError, KeyboardInterrupt
-"""What a function that ends its program raises."""
+"""The exceptions of a function that ends its program."""
 
 _ONCE = ((),)
-"""The lanes of what has none."""
+"""The lanes of a record without lanes."""
 
 
 class Call(NamedTuple):
-    """What was in force when a program was called. A plain tuple where it is made, since that is at every dispatch."""
+    """The caller, output and context of a program's call. Each dispatch makes one, as a plain tuple, to save time."""
 
     caller: native.Caller  # the jitted function
     stdout: TextIO | None  # where its lines go
@@ -78,13 +78,13 @@ class Call(NamedTuple):
 
 
 WaitForNested = Callable[[ProgramKey], None]
-"""Waits for the effects of what a function of the user's has called, on behalf of the program that called it."""
+"""Waits for the effects of programs that a function has called, on behalf of the program that called the function."""
 
 _OUTSIDE = native.Caller("a program outside fx.jit")
 
 
 def outside_epochs() -> Call:
-    """What is in force for a record of a program that JAX dispatched: the present."""
+    """The `Call` of a record of a program that JAX dispatched: the present output and context."""
     return Call(_OUTSIDE, sys.stdout, contextvars.copy_context())
 
 
@@ -119,12 +119,12 @@ class Replay:
 
     @property
     def stopped(self) -> bool:
-        """Whether an effect of the program has failed, so that those after it are not carried out."""
+        """True if an effect of the program has failed, so that those after it are not carried out."""
         failures = self._failures
         return bool(failures.unended or failures.abandoned) and failures.has_stopped(self._key)
 
     def write(self, text: str) -> BaseException | None:
-        """Writes text that native code has formatted. Returns what that raised."""
+        """Writes text that native code has formatted. Returns the exception if that raised one."""
         try:
             self._call[2].run(self._write, text)
         except BaseException as error:
@@ -144,7 +144,7 @@ class Replay:
         return written
 
     def records(self, records: Records) -> None:
-        """Records that call nothing."""
+        """Replays records that call nothing."""
         self._now = Replay._now
         if self.stopped:
             self.leave_out(records.parts())
@@ -194,7 +194,7 @@ class Replay:
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any, time: float) -> list[np.ndarray]:
         observed = self._observers.handlers or self._observers.captures
         if not observed and (direct := site.direct_call) is not None and site.results is None:
-            try:  # all that is done below, for what is most common
+            try:  # the steps below, in short for the most common record
                 direct[0](*[np.ndarray(shape, stored, payload, at) for shape, stored, at in direct[1]])
             except BaseException as error:
                 self.fail(error, site)
@@ -250,7 +250,8 @@ class Replay:
         return results
 
     def _show(self, records: Records) -> tuple[Part, list[tuple[int, ...]], Records] | None:
-        """If that stops the program's effects, returns in which record, and what is left: lanes of it, and records."""
+        """Shows records. If that stops the program's effects, returns the record where, its lanes that are left, and
+        the records after it."""
         observed = self._observers.handlers or self._observers.captures
         suppressed = bool(observed) and any(capture.suppress for capture in self._captures())
         if not self._write_at_once(records.of_sites(lambda site: self._is_shown(site, suppressed))):
@@ -323,7 +324,7 @@ class Replay:
             handler.take(records, self._report)
 
     def _report(self, failure: BaseException) -> None:
-        """Keeps what the next call or barrier raises though the effects of the program go on, whatever `after_error`
+        """Keeps a failure for the next call or barrier to raise. The program's effects go on, whatever `after_error`
         says."""
         if isinstance(failure, errors.EffectError):
             failure.function = failure.function or self._call[0].name
@@ -342,21 +343,21 @@ class Replay:
             self._failures.add(self._key, errors.EffectError(text), stops=False)
 
     def fail(self, error: BaseException, site: Site | None) -> None:
-        """An effect of this site raised this, and the program itself goes on."""
+        """Keeps the error of an effect of this site. The program itself goes on."""
         is_call = site is not None and isinstance(site.content, HostCall)
         message = MSG_CALLBACK if is_call else MSG_REPLAY
         logged = site is not None and site.origin is not None and _jax.logs_failures(site.origin.primitive)
         self._failures.add(self._key, self._failure(message, error, site), logged=is_call and logged)
 
     def end(self, error: BaseException, site: Site, token: tuple[int, ...], device: int) -> BaseException:
-        """A callback for which the program waits has ended it with this. Returns what the program gets."""
+        """Ends the program by the error of a callback for which it waits. Returns the failure that the program gets."""
         self._now = token, device, self._now[2]
         failure = self._ending(error, site)
         self._failures.end_program(self._key, failure)
         return failure
 
     def _ending(self, error: BaseException, site: Site) -> BaseException:
-        """What a callback has ended the program with."""
+        """The failure by which a callback has ended the program."""
         call = site.content
         if isinstance(call, HostCall) and call.raises_itself and isinstance(error, _ENDS):
             if isinstance(error, errors.EffectError):
@@ -394,7 +395,7 @@ class Replay:
         return failure
 
     def lose(self, error: BaseException, lines: list[tuple[Site, int]]) -> None:
-        """Writing the lines of so many records at once raised this. Which of them are out is not known."""
+        """Keeps the error of writing the lines of several records at once. Which lines are written is not known."""
         self.fail(error, lines[0][0])
         for at, (site, count) in enumerate(lines):
             self._failures.leave_out(self._key, site, count - (at == 0))
@@ -430,7 +431,7 @@ def replay_text(
 
 
 def _parts(item: Item) -> list[tuple[int, int, list[str]]]:
-    """The text taken apart: epoch, site, and what each record of it became."""
+    """The parts of the text: epoch, site, and the text of each record."""
     data, start, parts = item.data.encode(), 0, []
     for site, end, epoch, count in np.frombuffer(item.block, TEXT_RUN).tolist():
         lines = [f"{line}\n" for line in data[start:end].decode().split("\n")[:-1]]
@@ -444,8 +445,8 @@ def _parts(item: Item) -> list[tuple[int, int, list[str]]]:
 
 
 Runs = dict[int, Any]
-"""By the identity of its work, each run: the number of the thread of whose stream an order domain is suspended, its own
-number, what it replays, and if that is a list what `keys_of_run` reads. Drain threads add and take out; any thread
+"""Each run, by the identity of its work: the number of the thread in whose stream an order domain is suspended, the
+run's number, its work, and if that is a list the keys for `keys_of_run`. Drain threads add and take out; any thread
 reads."""
 
 
@@ -493,13 +494,13 @@ def sites_in(item: Item, find_site: Callable[[int], Site]) -> Iterable[Site]:
 
 
 class DirectCallsHost:
-    """What the short path looks at, and what it leaves to Python. Drain threads use it.
+    """The state that the short path reads, and the work that it leaves to Python. Drain threads use it.
 
     Args:
-        streams: Who called what.
-        failures: What has failed so far.
-        observers: Who sees records.
-        sites: What records are of.
+        streams: The streams, with the calls of programs.
+        failures: The failures so far.
+        observers: The observers of records.
+        sites: The sites of records.
         runs: The drain's, of functions that are under way.
         running: The drain's, of functions by their thread.
         start_thread: Called when no thread of the drain stands by.
@@ -529,13 +530,13 @@ class DirectCallsHost:
         self._failures, self._observers = failures, observers
 
     def is_clear(self) -> bool:
-        """Whether no program has failed, and no handler or capture sees records."""
+        """True if no program has failed, and no handler or capture sees records."""
         failures, observers = self._failures, self._observers
         has_failed = failures.programs or failures.unended or failures.abandoned
         return not (has_failed or observers.handlers or observers.captures)
 
     def take_results(self, site: Site, returned: Any) -> list[Any]:
-        """What a function returned, as bytes."""
+        """The results of a function, as bytes."""
         content: Any = site.content  # a `HostCall`
         return [to_bytes(x) for x in take_results(content, returned, content.results or ())]
 
@@ -549,7 +550,7 @@ class DirectCallsHost:
         token: tuple[int, ...],
         device: int,
     ) -> str:
-        """A function raised this, or returned what was not asked for: ends its program. `call`: what was in force when
-        that was called. Returns what it gets to hear."""
+        """Ends the program of a function that raised this, or returned what was not asked for. `call`: the program's
+        `Call`. Returns the text that the program gets."""
         replay = Replay(self._failures, self._observers, call, key, wait_for_nested)
         return _shown(replay.end(error, site, token, device))

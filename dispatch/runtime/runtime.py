@@ -38,7 +38,7 @@ _MOMENT = 0.05
 
 
 class Waiting:
-    """What threads wait for that want effects to be visible: those of their own programs, or of all."""
+    """The waits of threads that want effects to be visible: those of their own programs, or of all."""
 
     def __init__(self, streams: Streams, drain: Drain, failure_poll: FailurePoll) -> None:
         self._streams = streams
@@ -57,15 +57,15 @@ class Waiting:
         return self.wait(self._streams.all(), None, deadline, returned=True)
 
     def forget_all(self) -> None:
-        """Nobody waits any more for what has been called so far."""
+        """Forgets all calls so far, so that no thread waits for them any more."""
         for stream in self._streams.all():
             stream.calls.clear()
             stream.running.clear()
             stream.unpolled.clear()
 
     def drain_former_order(self) -> None:
-        """Before a program is called: what the calling thread called under another `order` becomes visible first. Calls
-        of others that have not returned are not waited for."""
+        """Before a program is called: waits for what the calling thread called under another `order`. Calls of other
+        threads that have not returned are not waited for."""
         *former, _ = self._streams.own()
         if any(stream.calls for stream in former):
             self.wait(former, None, None, returned=True)
@@ -92,7 +92,7 @@ class Waiting:
             if stream.held_for == PLAIN_THREAD and stream not in own:
                 continue  # it goes on with a done, which may never come: what JAX dispatched on this thread is over
             numbers = list(stream.calls)
-            # Such a call is ours or may never return: what it opened and what came after waits for it.
+            # A call that is ignored is ours or may never return. The epochs from its own on wait for it.
             all_unreturned = returned or self._drain.ended
             ignored = stream.unreturned() if all_unreturned else stream.dispatching if stream in own else []
             if ignored:
@@ -102,7 +102,7 @@ class Waiting:
                 if names is None or traits is None or names & {*traits.effects}:
                     last.append((stream, number))
                     break
-        # A function that is nested may run for a plain epoch, and would wait for itself.
+        # A nested function may run for a plain epoch, and would wait for itself: a deadlock.
         plain = None if nested else native.plain_opened()
         keys = keys_of_effects(names or ())
 
@@ -134,10 +134,10 @@ class Waiting:
                 return []
             if not _wait_for_unordered(deadline):
                 return ["programs with unordered effects that were left to JAX"]
-            # What such programs have published meanwhile counts too. Otherwise:
+            # The effects that such programs have published meanwhile count too. Otherwise:
             #   1. The barrier reads how many plain epochs have been opened.
-            #   2. Such a program publishes an effect more, and ends.
-            #   3. The barrier finds its token ready, and returns ahead of that effect.
+            #   2. Such a program publishes one more effect, and ends.
+            #   3. The barrier finds the program's token ready, and returns ahead of that effect.
             plain = None if nested else native.plain_opened()
             if is_done_in_time():
                 return []
@@ -216,12 +216,12 @@ _PATIENCE = 0.2
 """Seconds for which to wait, three times at most, for what still runs when the rest is given up."""
 
 INTERRUPTED = 130
-"""The code with which a process ends that Ctrl-C has ended, as shells have it."""
+"""The exit code of a process that Ctrl-C has ended, as shells have it."""
 
 
 def stop_before_child_ends(stop: Callable[[], None]) -> None:
-    """In a process that `multiprocessing` has started, has `stop` called when its function has returned. If the process
-    was forked, Python calls no exit handler then, or from 3.13 on those that were registered since."""
+    """In a process that `multiprocessing` has started, has `stop` called when the process's function has returned. If
+    the process was forked, Python calls no exit handlers then; from 3.13 on, only those registered since the fork."""
     processes = sys.modules.get("multiprocessing.process")
     if processes is None or processes.parent_process() is None:
         return
@@ -238,11 +238,11 @@ def stop_before_child_ends(stop: Callable[[], None]) -> None:
 
 
 _BEFORE_QUEUES_CLOSE = 1000
-"""A priority of what `multiprocessing` calls at the end of a process. It closes its queues with 10."""
+"""The priority of a finalizer that `multiprocessing` calls at the end of a process. It closes its queues with 10."""
 
 
 def end_drain(waiting: Waiting, drain: Drain) -> bool:
-    """Shows all effects and ends the drain. Returns whether the user has interrupted that."""
+    """Shows all effects and ends the drain. Returns True if the user has interrupted that."""
     try:
         finish_interrupted()
         _wait(waiting, drain)
@@ -303,7 +303,7 @@ MSG_FORKED = (
 
 
 class _Lost:
-    """What a forked child has in place of a part of its parent's runtime."""
+    """The stand-in for a part of the parent's runtime in a forked child."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise errors.EffectError(MSG_FORKED)
@@ -482,8 +482,8 @@ def effects_barrier(
 
 
 GlobalBarrier = Callable[[float | None, float | None], None]
-"""A barrier of all processes: waits, of a time-out until a deadline, for all of them, whose own effects are visible by
-then."""
+"""A barrier of all processes, given a timeout and its deadline. It returns when each process has come to it, with its
+own effects visible."""
 
 
 def _next_meeting() -> GlobalBarrier | None:
@@ -492,13 +492,13 @@ def _next_meeting() -> GlobalBarrier | None:
 
 
 def meet_with(next_meeting: Callable[[], GlobalBarrier | None]) -> None:
-    """Asks there, from now on, for the calling thread's next barrier of all processes."""
+    """Sets the function that returns the calling thread's next barrier of all processes."""
     global _next_meeting
     _next_meeting = next_meeting
 
 
 def _raise_failures(threads: set[int] | None) -> None:
-    """Raises what effects of these threads' programs raised, or of all, and has not been reported."""
+    """Raises the failures of these threads' programs, or of all programs, that have not been reported."""
     if native.has_host_failures():
         uninterrupted(runtime.failures.take_from_host_functions)
     if not runtime.failures:
@@ -509,7 +509,7 @@ def _raise_failures(threads: set[int] | None) -> None:
 
 @_jax.patches.implements("effects_barrier")
 def _waiting_for_ours(block: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Waits for what went through us at the end of `jax.effects_barrier`, also when that raises."""
+    """Ends `jax.effects_barrier` with our own barrier, also when JAX's raises."""
 
     def block_until_ready(tokens: Any) -> None:
         try:

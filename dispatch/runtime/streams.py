@@ -54,13 +54,13 @@ from effects.lowering.native_module import native
 
 
 def _place(thread: int, placing: Placing, cell: int, number: int) -> Any:
-    """A token on devices: that of a cell, or if this is 0 that of an epoch."""
+    """A token on devices: a cell's token, or an epoch's if `cell` is 0."""
     token = token_memory(PLACED_THREAD, cell, 1) if cell else token_memory(thread, number, 1)
     return placing.place(token[0])
 
 
 _PLACES = 32
-"""For how many shardings and devices a thread keeps tokens."""
+"""The number of shardings and devices for which a thread keeps tokens."""
 
 
 def token_memory(thread: int, first: int, count: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def token_memory(thread: int, first: int, count: int) -> np.ndarray:
 
 
 class WouldTrace(Exception):
-    """What a call raises instead of tracing, where the native stream forbids it: `dispatch/native/python/launch.h`."""
+    """Raised by a call instead of tracing, where the native stream forbids it: `dispatch/native/python/launch.h`."""
 
 
 _NO_LOCK = contextlib.nullcontext()
@@ -104,8 +104,8 @@ class Stream:
     `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
     their epoch, since a program's text may make a new one at every call.
 
-    `settled` is keyed by epoch number: of an epoch that has come to its end and waits for others, or for functions that
-    run, the order domains of which not all has left that was issued so far. Drain threads write.
+    `settled` is keyed by epoch number: for an epoch that has come to its end and waits for others, or for functions
+    that run, the order domains that still hold records issued so far. Drain threads write.
 
     `entering` is keyed by epoch number: the functions of calls by Python code that have not returned, each with how
     many fast paths JAX had for it when the call began. The calling thread writes it.
@@ -195,7 +195,7 @@ class Stream:
         return min([0 if newest is None else newest[0] + 1, *self.unreturned()])
 
     def thread_of(self, number: int) -> object:
-        """What stands for the thread that opened an epoch, where the stream is not one thread's."""
+        """The `UserThread` that opened an epoch, if threads share the stream."""
         return None
 
     def fail(self, number: int) -> None:
@@ -204,12 +204,12 @@ class Stream:
         self.note_ended(number)
 
     def claim(self, number: int) -> tuple[str, ProgramTraits, Any] | None:
-        """Whether a handler of this program has failed is about to be looked at, by the caller alone: returns what
-        `unpolled` has. None if another has taken it."""
+        """Takes a program out of `unpolled`, so that only the caller looks whether a handler of it has failed. Returns
+        the entry; None if another thread has taken it."""
         return self.unpolled.pop(number, None)
 
     def drop(self, first: int, count: int) -> None:
-        """These epochs have ended. A drain thread calls it."""
+        """Drops epochs that have ended. A drain thread calls it."""
         for number in range(first, first + count):
             number &= 0xFFFFFFFF
             self.calls.pop(number, None)  # a call that was interrupted may not have got here
@@ -224,7 +224,7 @@ class Stream:
 
 
 def traits_of(stream: Stream, number: int) -> ProgramTraits | None:
-    """What is known of an epoch that has not ended."""
+    """The traits of an epoch that has not ended; None if they are not known."""
     if (running := stream.running.get(number)) is not None:
         return running[0]
     if (site := stream.eager.get(number)) is not None:
@@ -239,9 +239,9 @@ class SharedStream(Stream):
     is_shared: bool = True
 
     def __init__(self, thread: int, launching: Any, this_thread: Callable[[], object]):
-        """`this_thread()`: what stands for the calling thread."""
+        """`this_thread()`: the `UserThread` that calls."""
         self._dispatching: dict[int, list[int]] = {}  # by the thread's identity
-        self._threads: dict[int, object] = {}  # by epoch number, those that have not ended: what stands for the thread
+        self._threads: dict[int, object] = {}  # by epoch number, those that have not ended: the `UserThread`
         self._this_thread = this_thread
         self._launching = launching
         super().__init__(thread, launching)
@@ -280,8 +280,8 @@ class SharedStream(Stream):
 
 
 class StreamHost:
-    """What a native stream asks Python for. It must not refer to the stream, which would then never be freed: Python's
-    collector does not see what a native object refers to."""
+    """The functions that a native stream calls in Python. This must not refer to the stream, which would then never be
+    freed: Python's collector does not see the references of a native object."""
 
     def __init__(self, thread: int):
         self._thread = thread
@@ -292,7 +292,7 @@ class StreamHost:
         return list(token_memory(self._thread, first, count))
 
     def one_device(self) -> bool:
-        """Whether there is one device in all, of whatever platform. Asked once."""
+        """True if there is one device in all, of whatever platform. Asked once."""
         return only_device() is not None
 
     def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool | None]:
@@ -329,11 +329,11 @@ class StreamHost:
         return self._pools[where]
 
     def spans_devices(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the devices of these arguments are several."""
+        """True if these arguments are on several devices."""
         return sharding_of_call(args, kwargs) is not None
 
     def may_wait(self, output: Any) -> bool:
-        """Whether writing to this output may wait for effects. Asked whenever it is another than before."""
+        """True if writing to this output may wait for effects. Asked whenever it is another output than before."""
         share(output)
         return may_wait(output)
 
@@ -346,11 +346,11 @@ class StreamHost:
         return None if options is None else native.number_of_print_options(options)
 
     def several_devices(self) -> bool:
-        """Whether programs may run on several devices. Asked once."""
+        """True if programs may run on several devices. Asked once."""
         return several_devices()
 
     def most_in_flight(self) -> int:
-        """How many programs with effects may run over several devices at a time; 0: any number. Asked once."""
+        """The most programs with effects that may run over several devices at a time; 0: any number. Asked once."""
         return 24 if launches_take_threads and jax.default_backend() == "cpu" else 0
 
     def compile(self, lock: Any, program: Any, args: tuple[Any, ...], kwargs: Any, gave_up: bool) -> bool:
@@ -360,7 +360,7 @@ class StreamHost:
             lock: The caller's: one of its programs is compiled at a time.
             program: The jitted function. It may be one that does not take these arguments.
             args: The arguments of the call, the token ahead if there is one; and `kwargs`.
-            gave_up: Whether a call has, instead of tracing the function.
+            gave_up: True if a call has given up, instead of tracing the function.
         """
         if hasattr(program, "takes") and not program.takes(args, kwargs):
             return False
@@ -383,7 +383,7 @@ class StreamHost:
 
 @functools.cache
 def several_devices() -> bool:
-    """Whether programs may run on several devices."""
+    """True if programs may run on several devices."""
     return jax.device_count() > 1
 
 
@@ -400,11 +400,11 @@ class Streams:
     """The streams whose thread lives or that have open epochs, by the number of their thread. Any thread adds its own;
     the drain's leader removes.
 
-    `launching` is held while a program is put on several devices. Else they might get it and another thread's in
-    different orders, and each wait for the other: for its part in a collective, or for room.
+    `launching` is held while a program is put on several devices. Else the devices might get two threads' programs in
+    different orders, and each program wait for the other: for its part in a collective, or for room.
 
-    `orders` are the settings of `order` that have been in force. A thread has a stream for each, and these know nothing
-    of each other.
+    `orders` are the settings of `order` that have been in force. A thread has a stream for each, and nothing orders
+    these streams.
     """
 
     def __init__(self) -> None:
@@ -484,27 +484,28 @@ class Streams:
         raise errors.EffectError(MSG_NO_NUMBER.format(count=numbers.count))
 
     def own(self) -> list[Stream]:
-        """All that the calling thread's programs may be in, the current one last."""
+        """The streams that the calling thread's programs may be in, the current one last."""
         current = self.for_plain()
         if native.is_nested() or len(self.orders) == 1:
             return [current]
         return [*({self._shared, vars(self._local).get("stream", self._shared)} - {current}), current]
 
     def ended(self) -> list[Stream]:
-        """Those of threads that have ended and have effects that may not be visible yet. Whoever waits for its own also
-        waits for these, since no other thread will; but not what runs in a drain thread, for which they may wait."""
+        """The streams of threads that have ended and have effects that may not be visible yet. A thread that waits for
+        its own also waits for these, since no other thread will. In a drain thread there are none: they may wait for
+        the function that runs there."""
         if native.is_nested() or not self._ended:
             return []
         return [stream for thread in [*self._ended] if (stream := self._by_thread.get(thread)) is not None]
 
     def has_ended(self, thread: int, stand_in: UserThread | None) -> bool:
-        """Whether a thread has ended, by its number or, where streams are not one thread's, by what stands for it."""
+        """True if a thread has ended, by its number or, if threads share the stream, by its `UserThread`."""
         if stand_in is not None:
             return stand_in.has_ended
         return thread in self._ended or thread not in self._by_thread
 
     def this_thread(self) -> UserThread:
-        """What stands for the calling thread. Its identity may be another's later."""
+        """The `UserThread` that calls. A thread's identity may be another's later."""
         try:
             return self._local.this
         except AttributeError:
@@ -514,23 +515,23 @@ class Streams:
             return this
 
     def begin_trace(self, by_hand: bool = False) -> None:
-        """The user's function is about to be traced, or run by hand. Others do not wait for that: it may wait for
-        them."""
+        """Called before the user's function is traced, or run by hand. Gives `launching` back: the function may wait
+        for other threads. Raises `WouldTrace` where tracing is forbidden."""
         if native.take_tracing_forbidden() and not by_hand:
             raise WouldTrace
         if self.launching._is_owned() and not self._shared.dispatching:  # JAX has not kept what was compiled
             self.launching._release_save()  # as `threading.Condition` does
 
     def nest_this_thread(self) -> Stream:
-        """The calling thread is one of the drain's. Its programs wait for no others, since an effect may wait for them.
-        Returns its stream."""
+        """Makes a stream for the calling thread, which is one of the drain's. Its programs wait for no others, since an
+        effect may wait for them."""
         stream = self._make(nested=True)
         native.nest(stream.thread)
         return stream
 
     def is_first_call_under_way(self) -> bool:
-        """Whether JAX is making a fast path, while it may call a program that waits for a callback. On CPUs it may make
-        others wait that take the same one until this program is over."""
+        """True if a first call is under way, for which JAX has made a fast path since. The call's program may wait for
+        a callback, and on CPUs JAX may make other calls on the same path wait until that program is over."""
         entering = [each for stream in self.all() for each in list(stream.entering.values())]
         return any(count_fast_paths(function) != before for function, before in entering)
 
@@ -583,7 +584,7 @@ class Numbers:
 
 
 class UserThread:
-    """What stands for a thread."""
+    """A thread of the user's, by an object that no other thread has later."""
 
     has_ended: bool = False
 

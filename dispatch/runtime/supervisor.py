@@ -1,12 +1,12 @@
 """The supervisor: says what waits when nothing moves, and breaks circles that it can name.
 
-It has one clock. It runs while something waits and nothing has been published, replayed, answered or computed. After
-`stall_seconds` the log says what waits; after `stall_fail_seconds` the youngest program that waits for a callback is
-ended, if every callback that runs waits for what JAX computes. Such a circle comes about on CPUs: devices run one
-program over several of them at a time, and XLA computes on so many threads, which programs that wait for callbacks may
-all have.
+Its one clock runs while something waits and nothing has been published, replayed, answered or computed. After
+`stall_seconds` the log says what waits. After `stall_fail_seconds` the youngest program that waits for a callback is
+ended, if every callback that runs waits for what JAX computes. Such a deadlock comes about on CPUs: devices run one
+program over several of them at a time, and XLA's pool has a fixed number of threads, all of which may be taken by
+programs that wait for callbacks.
 
-What devices do after one of them has failed is here too.
+`let_others_go_on` is here too: it lets devices go on after one of them has failed.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _BUSY = 0.1
 """The share of a processor's time from which on something is computed."""
 
 _COLLECTS_UNDER_LOCK = sys.version_info < (3, 12)
-"""Whether objects that are made may have Python collect garbage at once, whatever locks are held."""
+"""True if to make an object may collect garbage at once, whatever locks are held: before Python 3.12."""
 
 _ROOT = Path(__file__).parents[2]
 _OURS = tuple(str(_ROOT / package) + os.sep for package in ("dispatch", "effects", "extensions", "lowering"))
 _JAX = str(Path(jax.__file__).parent) + os.sep
 
 _READERS = {"asarray", "array", "block_until_ready"}
-"""What reads an array of JAX's without Python code of JAX's."""
+"""The names of functions that read an array of JAX's without Python code of JAX's."""
 
 
 other_waits: list[Callable[[Iterable[FrameType]], Iterable[str]]] = []
@@ -120,7 +120,7 @@ def _counted(waits: Iterable[_Wait]) -> Iterator[str]:
 
 
 class Watched(Protocol):
-    """What the supervisor sees of the drain."""
+    """The part of the drain that the supervisor sees."""
 
     running: dict[int, Any]  # by the identity of a drain thread: the function that it runs, as a `Running` begins
     beside: Beside
@@ -128,7 +128,7 @@ class Watched(Protocol):
     idle_code: Collection[CodeType]  # where a thread of the drain stands that has nothing to do
 
     def running_functions(self) -> dict[int, Running]:
-        """The same, whole."""
+        """The functions in `running`, as whole `Running`s."""
         ...
 
     def threads(self) -> list[int]:
@@ -176,13 +176,13 @@ class Supervisor:
                 _log(str(error))
 
     def add_clock(self) -> None:
-        """The calling thread is one of the drain's."""
+        """Adds the clock of the calling thread, which is one of the drain's."""
         if hasattr(time, "pthread_getcpuclockid"):
             self._clocks[threading.get_ident()] = time.pthread_getcpuclockid(threading.get_ident())
 
     def _compute_since(self) -> float:
-        """The seconds for which the process has computed since the last look. To wait takes some time too, and where
-        many threads wait more than a little: that of the drain's threads which do does not count."""
+        """The seconds for which the process has computed since the last look. To wait takes some time too, and with
+        many threads more than a little, so that the time of drain threads that wait does not count."""
         before, self._computed = self._computed, {0: time.process_time()}
         for thread, clock in [*self._clocks.items()]:
             try:
@@ -213,7 +213,7 @@ class Supervisor:
             self._end_program_of(*youngest, seconds)
 
     def _what_moves(self) -> Any:
-        """What changes when something is published, replayed, answered or over. None if nothing waits."""
+        """A value that changes when something is published, replayed, answered or over. None if nothing waits."""
         running = self._drain.running.copy()
         plain = native.plain_has_ended(native.plain_opened())
         still = [newest[0] for stream in self._streams.all() if (newest := stream.running_newest()) is not None]
@@ -221,7 +221,7 @@ class Supervisor:
             return None
         if not self._is_on_cpu and not any(function[_REPLY] for function in running.values()):
             return None  # what a GPU computes takes no time of the processor's
-        # No functions themselves, which go with their programs.
+        # No functions themselves, which must be freed with their programs.
         since = {thread: function[_SINCE] for thread, function in running.items()}
         return since, still, native.stats(), [*map(id, self._drain.beside.unended())]
 
@@ -295,9 +295,9 @@ class Supervisor:
     # Breaking a circle.
 
     def _find_circle(self) -> tuple[int, Running] | None:
-        """The youngest function whose program waits for it, and its thread, if all that run wait for JAX: those that
-        take long by themselves, and those that wait for them, are let be. GPUs and other processes may compute what is
-        waited for, which does not show here."""
+        """The youngest function whose program waits for it, and its thread, if all functions that run wait for JAX. A
+        function that takes long by itself, and those that wait for it, are let be. None where GPUs or other processes
+        may compute, which does not show here."""
         if not (self._is_on_cpu and self._is_alone):
             return None
         functions, stacks = self._drain.running_functions(), frames()
@@ -328,7 +328,7 @@ _REPLY, _SINCE = map(Running._fields.index, ("reply", "since"))
 
 
 def _log(text: str) -> None:
-    """In a thread of its own: a function that is stuck may have the lock of a handler of `logging`."""
+    """Logs a warning in a thread of its own: a function that is stuck may hold the lock of a handler of `logging`."""
     Background(lambda: LOGGER.warning(text)).start()
 
 
@@ -348,8 +348,8 @@ def shown_program(stream: Stream, number: int, name: str, traits: ProgramTraits 
 
 
 def frames() -> dict[int, FrameType]:
-    """Where each thread stands. On Python 3.11 that is a deadlock if Python collects garbage meanwhile: a thread's own
-    variables, when they are freed, wait for the lock that is held (CPython's issue 106883)."""
+    """The innermost frame of each other thread. On Python 3.11 it is a deadlock if Python collects garbage meanwhile: a
+    thread's own variables, when they are freed, wait for the lock that is held (CPython's issue 106883)."""
     collects = _COLLECTS_UNDER_LOCK and gc.isenabled()
     if collects:
         gc.disable()
@@ -376,9 +376,9 @@ def _shown_stack(innermost: FrameType | None) -> list[str]:
 
 
 def _waits_for_jax(innermost: FrameType | None) -> bool:
-    """Whether a function stands in code of JAX's or ours, or in a call of native code that JAX or NumPy has for reading
-    arrays. JAX has no hook for the latter, and nothing else than the call in the user's code tells a function that
-    waits for an array from one that sleeps."""
+    """True if a function is in code of JAX's or ours, or in a native call by which JAX or NumPy reads arrays. JAX has
+    no hook for the latter, and only the call in the user's code tells a function that waits for an array from one that
+    sleeps."""
     if innermost is None:
         return False
     if _is_ours(innermost) or innermost.f_code.co_filename.startswith(_JAX):
@@ -394,7 +394,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _names_called(frame: FrameType) -> set[str]:
-    """What the call names at which a frame stands."""
+    """The names in the call at which a frame stands."""
     instructions = [*dis.get_instructions(frame.f_code)]
     call = next((each.positions for each in instructions if each.offset == frame.f_lasti), None)
     if call is None or call.lineno is None or call.end_lineno is None:
@@ -414,9 +414,10 @@ def _names_called(frame: FrameType) -> set[str]:
 
 
 def let_others_go_on(streams: Streams, failures: Failures, beside: Beside) -> None:
-    """The others wait for what the devices that have failed would have done. In the order of effects these are left
-    out, and exchanges fail, also those that were started since. If a callback has ended the program that is enough:
-    the others' callbacks have their places, and are answered and counted there. The drain's leader calls it."""
+    """Lets the other devices go on, which wait for what the failed ones would have done. The order of effects leaves
+    the failed devices out, and exchanges fail, also those that were started since. A program that a callback has ended
+    is not ended again: the other devices' callbacks are answered and counted in their places. The drain's leader calls
+    this."""
     for failed in failed_on_some_devices(streams, beside.are_exchanging()):
         for device in failed.devices:
             native.lose(*failed.program, device)
