@@ -182,9 +182,10 @@ def test_watched_function_is_the_function(f, name):
     transform = TRANSFORMATIONS[name]
     try:
         expected = _seen(fx.jit(transform(f)), X, W)
-    except Exception as error:  # what JAX refuses is refused in the same words
-        with pytest.raises(type(error)):
+    except Exception as error:  # JAX refuses it: so does the watched function, or it is taken, and its values are seen
+        with pytest.raises((type(error), fx.NonFinite)):
             fx.jit(transform(fx.watch(f)))(X, W)
+            fx.effects_barrier()
         return
     assert _seen(fx.jit(fx.watch(transform(f))), X, W) == expected
     inside = _seen(fx.jit(transform(fx.watch(f))), X, W)
