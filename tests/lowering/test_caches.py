@@ -173,15 +173,6 @@ def _watched():
     return f
 
 
-def _watched_with_a_callback():
-    def step(total, x):
-        return total + fx.error_if(jnp.log(x), x < 0, "{}", x), None
-
-    f = fx.jit(fx.watch(lambda xs: lax.scan(step, jnp.float32(0), xs)[0]))
-    f.lower(jnp.ones(3))
-    return f
-
-
 def _watched_and_searched():
     f = _watched()
     f(-jnp.ones(3))
@@ -226,9 +217,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "extensions.watching.asked._joined": _watched_loop_with_lanes,
     "extensions.watching.asked.has_any": _watched_and_searched,
     "extensions.watching.call._linearized": _watched,
-    "extensions.watching.each._body": _watched_with_a_callback,
     "extensions.watching.flag._flagged": _watched,
-    "extensions.watching.flag._made": _watched,
     "extensions.watching.flag._plan": _watched,
     "extensions.watching.flag._shown_inputs": _watched,
     "lowering.shard_map._may_diverge": _in_branches_of_a_region,

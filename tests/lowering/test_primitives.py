@@ -17,6 +17,7 @@ NO_EFFECTS_INSIDE = {
     # kernels: JAX does not show their effects, `lowering` looks inside and refuses
     "pallas_call", "core_map", "run_scoped", "jaxpr_call", "mpmd_map", "cudnn_fusion",
     "emit_pipeline", "pipeline_body", "custom_fusion",
+    "custom_partitioning",  # refuses effects where it is traced
     "dot_product_attention_fwd", "dot_product_attention_bwd",
     # small functions that XLA applies as often and in the order it likes
     "reduce", "reduce_window", "select_and_scatter", "scatter", "scatter-add", "scatter-sub", "scatter-mul",
