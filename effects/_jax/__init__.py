@@ -65,6 +65,7 @@ from effects._jax.devices import only_device as only_device
 from effects._jax.devices import own_devices as own_devices
 from effects._jax.devices import place as place
 from effects._jax.devices import platform_of as platform_of
+from effects._jax.devices import process_count as process_count
 from effects._jax.devices import processes_of as processes_of
 from effects._jax.devices import replicated as replicated
 from effects._jax.devices import run_id as run_id

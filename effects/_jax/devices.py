@@ -119,6 +119,11 @@ def place(x: Any, placement: Placement) -> Any:
 # Processes, and their devices: `jax._src.distributed`.
 
 
+def process_count() -> int:
+    """Returns the number of processes of `jax.distributed`. `jax.process_count` would make backends."""
+    return distributed.global_state.num_processes or 1
+
+
 def coordination_service() -> Any:
     """The client of the service by which the processes of `jax.distributed` agree; None in a process by itself."""
     state = distributed.global_state  # `jax.process_count` would make backends, ahead of a later `initialize`

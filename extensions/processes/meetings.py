@@ -10,8 +10,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-import jax
-
 from effects import _errors as errors
 from effects import _jax
 from effects.dispatch.runtime.background import Background
@@ -54,7 +52,7 @@ class GlobalBarrier:
             return
         raise errors.BarrierTimeout(
             MSG_GLOBAL_TIMEOUT.format(
-                count=jax.process_count(),
+                count=_jax.process_count(),
                 waited="waited" if timeout is None else f"waited {timeout:g} s",
                 problem=problem,
             )
