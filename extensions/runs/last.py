@@ -16,7 +16,7 @@ from effects.extensions.runs.reading import Event, Process, Run
 RUNS = "{process} runs and records."
 ENDED = "{process} ended its recording at {time}."
 KILLED = "{process} was ended without closing its recording, whose newest entry is of {time}."
-MISSING = "  The file lacks {count} or more. So what is said to go on may have ended."
+MISSING = "  The file lacks {count} or more, so what is listed as not ended may have ended."
 PROGRAM = "  The program `{name}` (thread {thread}, dispatch {dispatch}), {called}, {state}."
 CALLED = "called {ago} before"
 CALLED_EARLIER = "whose call came before the recording"
