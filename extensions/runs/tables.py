@@ -24,7 +24,7 @@ from effects.extensions.runs.reading import Process, Run, RunError
 
 @dataclasses.dataclass(eq=False)
 class Table:
-    """The records of one line in one run, an element of each array for each. All but `columns` give their places."""
+    """The records of one line in one run. Each array has an element for each record."""
 
     site: Site
     thread: np.ndarray

@@ -84,7 +84,7 @@ def watch(
         sites: The operations to look at, as patterns with `*`: `"model.py"`, `"model.py:31"`, the name of a
             function or of an operation such as `"log"`. By default all. A pattern that names none is an error.
         results: True to ignore bad values that reach no result of `fun` or of its derivative, as behind a `jnp.where`.
-            The error names the first operation whose bad value reaches a result.
+            The first operation whose bad value reaches a result is named.
         summary: In place of all this, what each operation computes is an event of `fx.log` that has the operation's
             name and line, with the fields `min`, `max`, `mean` and `norm` of the finite elements, the shares `zeros`
             and `nonfinite`, and in a loop `iteration`. So `effects diff` compares two runs operation by operation.
