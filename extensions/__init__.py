@@ -1,7 +1,7 @@
-"""What extends the core: a folder for each feature.
+"""The extensions of the core: a folder for each feature.
 
-An extension registers with the core what the core asks for, and nothing in the core imports one. So a folder can be
-taken out: its public names are gone then, and everything else is as before.
+An extension registers its hooks with the core, and nothing in the core imports an extension. So a folder can be
+removed: its public names are gone then, and everything else is as before.
 """
 
 import importlib

@@ -75,8 +75,8 @@ OF_LINES = Filter(logging.INFO)
 
 def threshold(name: str) -> int:
     """The lowest level that a logger takes now: its own level, or that of its nearest ancestor that has one. The root
-    logger does not count, since its default, `logging.WARNING`, is nobody's choice. Neither does `logging.disable`, by
-    which notebooks keep libraries quiet."""
+    logger is ignored, since no user has set its default, `logging.WARNING`. `logging.disable` is ignored, since
+    notebooks call it to keep libraries quiet."""
     logger: logging.Logger | None = logging.getLogger(name)
     least = 0
     while logger is not None and logger is not logging.root and not (least := logger.level):

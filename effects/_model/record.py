@@ -385,8 +385,8 @@ class Records(Sequence[Record]):
             yield self._find_site(header.site).resolve_sizes(payload), header.token, header.device, payload, header.time
 
     def shown_parts(self) -> Iterator[tuple[int, Part]]:
-        """Yields the position and value of each of `parts()` that is to be shown: all of them, or if the newest
-        supersedes earlier ones, the newest for each device and mask."""
+        """Yields the parts to show, each with its position: all parts, or, if the newest part replaces earlier ones,
+        the newest of each device and mask."""
         site = self.only_site if self._count > 1 else None
         if site is None or not site.content.shows_newest:
             yield from enumerate(self.parts())

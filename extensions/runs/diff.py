@@ -1,14 +1,14 @@
 """`effects.runs.diff`: two runs beside each other, record by record.
 
 Records correspond if they are of the same line, in the same call, of the same device, lane and iteration. No clock
-takes part, and no number that another version of the program has otherwise, or the same one on other devices:
+takes part, and no number that depends on the version of the program or on the devices:
 
 - Lines are those of equal effect and title. They may have moved.
 - Threads are those that have the same records, or else most of the same lines.
 - Calls are counted by thread from the beginning of the recording, without those that have no line in common with the
-  other run. If a file has overwritten its beginning, they begin with the first one that both runs have whole.
-- A device counts in a region only: elsewhere all devices have the same.
-- An iteration is how many records of the line came before, in the same call, device and lane.
+  other run. If a file has overwritten its beginning, counting begins with the first call that both runs have whole.
+- A device counts in a region only: elsewhere all devices have the same records.
+- An iteration is the number of records of the line that came before, in the same call, device and lane.
 
 The records of a line are a table of columns, so that whole columns are compared.
 """
@@ -41,17 +41,17 @@ class Pair:
         effect: The effect's name.
         title: The format, the event or the function.
         where: The line.
-        thread: The thread that called the program, and
-        call: the number of the call there, from the beginning of the recording. Negative: ahead of it.
-        iteration: How many records of the line come before in this call, device and lane.
+        thread: The thread that called the program.
+        call: The number of the call in this thread since the recording began. Negative: before that.
+        iteration: The number of records of the line that come before in this call, device and lane.
         device: The device, in a region; elsewhere -1.
         lane: The lane, or the program of a kernel's grid.
         argument: The argument that differs most, by name or position.
-        a: What one run has.
-        b: What the other has.
-        index: Where they differ most. None if they have different shapes.
-        distance: How much: the absolute difference. Infinite if that is no number.
-        count: How many elements differ.
+        a: The argument in the first run; None if the record there has no such argument.
+        b: The argument in the second run.
+        index: The index of the element that differs most. None if the shapes differ.
+        distance: The absolute difference of that element. Infinite if that is no number.
+        count: The number of elements that differ.
     """
 
     effect: str
@@ -79,10 +79,10 @@ class SiteDifference:
         effect: The effect's name.
         title: The format, the event or the function.
         where: The line, of the first run that has it.
-        compared: How many records both have.
-        differing: How many of these differ.
-        only_a: How many records only one run has, and
-        only_b: how many only the other.
+        compared: The number of records that both runs have.
+        differing: The number of these that differ.
+        only_a: The number of records that only the first run has.
+        only_b: The number of records that only the second run has.
         first: The first that differ, in program order; None if none do.
         largest: Those that differ most.
         last: The last that differ.
@@ -101,20 +101,20 @@ class SiteDifference:
 
     @property
     def differs(self) -> bool:
-        """Whether anything does."""
+        """True if any record differs, or only one run has it."""
         return bool(self.differing or self.only_a or self.only_b)
 
 
 @dataclasses.dataclass(eq=False)
 class Parting:
-    """Where two runs part: from here on they have different effects, or one has none.
+    """The place from which on two runs have different effects, or one has none.
 
     Attributes:
-        thread: The thread that called the program, and
-        call: the number of the call there, from the beginning of the recording. Negative: ahead of it.
+        thread: The thread that called the program.
+        call: The number of the call in this thread since the recording began. Negative: before that.
         device: The device, in a region; elsewhere -1.
-        a: What one run has here: the effect, its title and its line. None: it has ended.
-        b: What the other has.
+        a: The first run's effect here, with its title and line. None if the run has no more effects in this call.
+        b: The second run's effect.
     """
 
     thread: int
@@ -126,13 +126,13 @@ class Parting:
 
 @dataclasses.dataclass(eq=False)
 class Difference:
-    """How two runs differ, as `effects.runs.diff` returns it. Its `str` is a report.
+    """The result of `effects.runs.diff`. Its `str` is a report.
 
     Attributes:
-        names: What the runs are called.
+        names: The paths of the runs' files.
         sites: Each line, in the order of the first difference; those that do not differ come last.
-        parting: Where programs part; None if both runs have the same effects in the same order.
-        begin: How many calls of the first ones were not compared, since a file keeps the newest records only.
+        parting: The place where programs part; None if both runs have the same effects in the same order.
+        begin: The number of first calls that were not compared, since a file keeps the newest records only.
     """
 
     names: tuple[str, str]
@@ -142,7 +142,7 @@ class Difference:
 
     @property
     def equal(self) -> bool:
-        """Whether both runs have the same effects, with the same values."""
+        """True if both runs have the same effects, with the same values."""
         return self.parting is None and not any(site.differs for site in self.sites)
 
     @property
@@ -206,13 +206,13 @@ def diff(
     Args:
         a: A run, or its file or folder.
         b: The other.
-        rtol: Numbers count as the same whose difference is at most this part of the larger one.
-        atol: The same of a difference that is at most this.
+        rtol: The relative tolerance: numbers are equal if they differ by at most this fraction of the larger one.
+        atol: The absolute tolerance, which is added to that.
         only: A line, as `fx.sites` takes it: `"train.py:31"`. Others are left out.
 
     Raises:
-        RunError: if a tolerance is negative or not finite, a run cannot be read, neither has a site that is meant, or a
-            file lacks records in such a way that nobody can say which ones correspond.
+        RunError: if a tolerance is negative or not finite, a run cannot be read, neither run has a site of `only`, or a
+            file lacks records, so that the records of the two runs cannot be paired.
 
     Example:
         >>> import effects as fx, pathlib, tempfile
@@ -286,7 +286,7 @@ class _Comparison:
     def _compare_values(
         self, site: SiteDifference, tables: tuple[Table, Table], rows: tuple[np.ndarray, np.ndarray], nth: np.ndarray
     ) -> None:
-        found: list[tuple[np.ndarray, np.ndarray]] = []  # which of `rows` differ, and how far they are apart
+        found: list[tuple[np.ndarray, np.ndarray]] = []  # which of `rows` differ, and their distances
         for at, a, b in _of_columns(tables, rows):
             different, apart = np.zeros(len(at), bool), np.zeros(len(at))
             if a.keys() != b.keys():
@@ -339,7 +339,7 @@ class _Comparison:
         return pair
 
     def _parting(self, sites: list[SiteDifference]) -> Parting | None:
-        """Where the order of effects differs, or one run has effects that the other has not."""
+        """Finds the first place where the order of effects differs, or where only one run has an effect."""
         names = ("thread", "position", "device", "domain", "call", "phase", "index")
         sequences, devices = [], []
         for at in range(2):
@@ -357,7 +357,7 @@ class _Comparison:
         for at, rows in enumerate(sequences):
             rows = rows[:, np.isin(rows[2], [*(devices[0] & devices[1])])]
             rows = rows[:, np.lexsort([rows[i] for i in (6, 5, 3, 2, 4, 1, 0)])]
-            is_new = (np.diff(rows[:-1], axis=1, prepend=-2) != 0).any(axis=0)  # several devices may have the same
+            is_new = (np.diff(rows[:-1], axis=1, prepend=-2) != 0).any(axis=0)  # devices may have the same effect
             sequences[at] = rows[:, is_new]
         a, b = sequences
         both, what = min(a.shape[1], b.shape[1]), [0, 1, 2, 3, -1]
@@ -367,7 +367,7 @@ class _Comparison:
         if not here:
             return None
         first = min(here, key=lambda row: tuple(row[[0, 1, 2, 3, 5, 6]]))
-        # Of a run that comes to this place later, or not at all, it is the end of what the place is of.
+        # A run that has no record at this place has None here: it has ended, or it is at a later place.
         one, other = (
             sites[rows[-1, at]] if at < rows.shape[1] and (rows[:3, at] == first[:3]).all() else None
             for rows in sequences
@@ -385,7 +385,7 @@ def _values(table: Table, row: int) -> dict[str, np.ndarray]:
 
 
 def _of_columns(tables: tuple[Table, Table], rows: tuple[np.ndarray, np.ndarray]) -> Iterator[tuple[Any, Any, Any]]:
-    """Which of the rows that correspond are in the same columns, and these columns of both."""
+    """Yields, for each pair of column blocks, which of the paired rows lie in both, and their values in each table."""
     places = []
     for table, of in zip(tables, rows, strict=True):
         block, at = np.zeros(len(table), np.int32), np.zeros(len(table), np.int64)
@@ -408,8 +408,8 @@ def _take(columns: dict[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndar
 
 
 def _iterations(group: np.ndarray, table: Table, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
-    """How many places of the group come before each row, and how many rows at its own: several devices or processes may
-    have the same."""
+    """For each row, the number of places of its group that come before, and the number of rows that come before at the
+    same place: several devices or processes may have the same record."""
     order = None if (group[1:] >= group[:-1]).all() else np.argsort(group, kind="stable")
     columns = [group, table.domain, table.phase, table.index]
     if order is not None:
@@ -433,8 +433,8 @@ def _iterations(group: np.ndarray, table: Table, by_row: bool) -> tuple[np.ndarr
 def _matched(
     a: np.ndarray, b: np.ndarray, copy_a: np.ndarray, copy_b: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """The rows that correspond, and how many only one has. Of a row that is there several times, the first stands for
-    those that the other run does not have."""
+    """The rows that correspond, and the number of rows that only one run has. If a run has more copies of a row than
+    the other, the extra copies are paired with the first copy of the other."""
     full_a, full_b = codes_of([a, copy_a], [b, copy_b])
     to_b, to_a = _find(full_a, full_b), _find(full_b, full_a)
     first_a, first_b = np.flatnonzero(copy_a == 0), np.flatnonzero(copy_b == 0)
@@ -449,7 +449,7 @@ def _matched(
 
 
 def _find(wanted: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Where each is; -1 if it is not there."""
+    """The position of each wanted number in `among`, or -1."""
     if not len(among):
         return np.full(len(wanted), -1)
     order = np.argsort(among, kind="stable")

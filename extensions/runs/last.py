@@ -16,7 +16,7 @@ from effects.extensions.runs.reading import Event, Process, Run
 RUNS = "{process} runs and records."
 ENDED = "{process} ended its recording at {time}."
 KILLED = "{process} was ended without closing its recording, whose newest entry is of {time}."
-MISSING = "  The file lacks {count} or more. So what is said to go on may have ended."
+MISSING = "  The file lacks {count} or more, so what is listed as not ended may have ended."
 PROGRAM = "  The program `{name}` (thread {thread}, dispatch {dispatch}), {called}, {state}."
 CALLED = "called {ago} before"
 CALLED_EARLIER = "whose call came before the recording"
@@ -39,13 +39,13 @@ NOTHING = (
 
 
 def last(run: Run) -> str:
-    """What each process, device and thread came to last, what had begun and not ended, and for how long."""
+    """Reports how far each process, device and thread came, what had begun and not ended, and for how long."""
     is_alone = len(run.processes) == 1 and run.processes[0].count == 1
     return "\n".join(line for process in last_of(run) for line in _lines(process, is_alone))
 
 
 def last_of(run: Run) -> list[dict[str, Any]]:
-    """The same of each process, as JSON has it. Times are seconds since 1970."""
+    """The same report as a dictionary for each process, for JSON. Times are seconds since 1970."""
     found = _Found(run)
     return [found.of(process) for process in run.processes]
 
@@ -75,13 +75,13 @@ class _Program:
 
 
 class _Found:
-    """What the events of a run say."""
+    """The programs, callbacks, operations and barriers of a run, as its events tell."""
 
     def __init__(self, run: Run):
         self._programs: dict[Any, _Program] = {}  # by process, thread and number
         self._calls: dict[tuple[int, int], _Program] = {}  # by process and thread: the newest call
-        self._launched: dict[tuple[int, int], _Program] = {}  # and the program whose call was the last to return
-        self._begun: dict[Any, Event] = {}  # what else has not ended
+        self._launched: dict[tuple[int, int], _Program] = {}  # and the program whose call returned last
+        self._begun: dict[Any, Event] = {}  # callbacks, operations and barriers that have not ended
         self._until: dict[int, float] = collections.defaultdict(float)  # by process: the time of the newest entry
         for event in run.events():
             self._add(event)
@@ -108,7 +108,7 @@ class _Found:
                 self._launched[number, program.thread] = program
 
     def _program(self, process: Process, thread: int, epoch: int) -> _Program | None:
-        if thread == PLAIN_THREAD:  # of what JAX dispatches the file does not have the ends
+        if thread == PLAIN_THREAD:  # the file has no ends of programs that JAX dispatches
             return None
         earlier = process.earlier.get((thread, epoch), ())
         return self._programs.setdefault((process.number, thread, epoch), _Program(process, thread, epoch, *earlier))
@@ -158,7 +158,7 @@ class _Found:
             for (_, thread), each in self._calls.items()
             if thread == program.thread and job is not None and each.process.run == job and each.epoch < program.epoch
         ]
-        # Devices of other processes too: the program is one.
+        # Devices of other processes count too: they run the same program.
         here = [
             record
             for record in self._newest
@@ -234,7 +234,7 @@ _SHOWN: dict[int, tuple[str, str]] = {
     Kind.OPERATION: ("operations", OPERATION),
     Kind.BARRIER: ("barriers", BARRIER),
 }
-"""By what begins something beside programs: its key in JSON, and how it is shown while it has not ended."""
+"""By the event that begins something other than a program: its key in JSON, and its text while it has not ended."""
 
 _ENDS: dict[int, Kind] = {Kind.DONE: Kind.BEGUN, Kind.OPERATION_DONE: Kind.OPERATION, Kind.BARRIER_DONE: Kind.BARRIER}
 

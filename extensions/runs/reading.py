@@ -76,7 +76,7 @@ class RunRecord(Record):
             try:
                 with self._process.as_printed():
                     self._text = super().text
-            except Exception as error:  # as in its program, or a value is not here what it was there
+            except Exception as error:  # it fails in its program too, or a value differs in this process
                 why = FAILED.format(error=error)
                 self._site = dataclasses.replace(self._site, content=Unshown(why, self._site.content))
                 self._text = super().text
@@ -97,18 +97,17 @@ class Process:
 
     Attributes:
         path: The file.
-        number: Which process it is of JAX's. A worker, which JAX has not connected, has a number behind theirs.
-        count: How many processes of JAX's the run has.
+        number: The number of the process in JAX. Workers, which JAX has not connected, have numbers after these.
+        count: The number of processes that JAX has connected.
         name: The name of the file, without its ending.
-        run: What no other run of several processes has.
-        command: What was started.
-        torn: How many gaps there are, each of one or more records that are not whole, as a killed process leaves them.
-        lost: How many records found no room in the file, or more: if the disk was full, recording has stopped.
-        is_cut: Whether the file was full, so that its first records are overwritten.
-        unknown: How many records are of sites whose description is not there, or is damaged. They are of the effect
-            `?`.
-        is_written: Whether the process records into the file now.
-        is_closed: Whether the recording has ended by itself.
+        run: The identifier of the run; None for a process that JAX has not connected.
+        command: The command line.
+        torn: The number of gaps, each of one or more records that are not whole, as a killed process leaves them.
+        lost: At least so many records found no room in the file: if the disk was full, recording has stopped.
+        is_cut: True if the file was full, so that its first records are overwritten.
+        unknown: The number of records of sites whose description is missing or damaged. Their effect is `?`.
+        is_written: True while the process records into the file.
+        is_closed: True if the process has closed the recording.
     """
 
     path: str
@@ -131,7 +130,7 @@ class Process:
     print_options: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def as_printed(self) -> AbstractContextManager[Any]:
-        """In force while text is made: NumPy's print options as the process had them when its recording began."""
+        """Sets NumPy's print options as the process had them when its recording began."""
         return np.printoptions(**self.print_options) if self.print_options else contextlib.nullcontext()
 
     @property
@@ -144,22 +143,22 @@ class Process:
         return known or [number for number in (place, FIRST_GPU + place) if number not in self.places]
 
     def place(self, device: int) -> int:
-        """The position in `jax.devices()` of the device that records have this number for."""
+        """The position in `jax.devices()` of the device that has this number in records."""
         return self.places.get(device, device - FIRST_GPU if device >= FIRST_GPU else device)
 
 
 class Event(NamedTuple):
-    """What a process did besides, or a device said.
+    """An entry of a run file that is no record of an effect: a call, the end of a program, a callback, a barrier.
 
     Attributes:
         process: The process.
-        kind: What it is.
-        token: Of which program, and behind which of its effects.
-        site: Of a callback: whose it is.
-        devices: At the end of a program on a device: how many devices run it, 0 if it is that one alone.
+        kind: The kind of the event.
+        token: The place in program order: the program, and the effect that came before the event.
+        site: The site of a callback.
+        devices: At the end of a program on a device: the number of devices that run it, 0 if it is that one alone.
         device: The device's position in `jax.devices()`.
-        time: When it was.
-        text: The name of a program that is called; why one has failed; of an asynchronous operation its name and line.
+        time: The time, in seconds since 1970.
+        text: The name of a called program, the reason of a failure, or an asynchronous operation's name and line.
     """
 
     process: Process
@@ -178,7 +177,7 @@ class Event(NamedTuple):
 
 
 class Count(NamedTuple):
-    """How many records a site has in a process, and when the first and the last of them were published."""
+    """The number of records of a site in a process, and the times at which the first and the last were published."""
 
     process: Process
     site: Site
@@ -188,8 +187,7 @@ class Count(NamedTuple):
 
 
 class Run(Sequence[Record]):
-    """The records of a run in program order, as `effects.runs.read` returns them. They are read when they are asked
-    for.
+    """The records of a run in program order, as `effects.runs.read` returns them. They are read lazily.
 
     Attributes:
         processes: The processes whose files were read.
@@ -222,7 +220,7 @@ class Run(Sequence[Record]):
                 yield self.processes[file], part
 
     def _read(self, first: int, last: int) -> tuple[Records, memoryview]:
-        """Records, and which file each is of."""
+        """Records, and the number of each one's file."""
         data, files = self._records.read(first, last)
         files = memoryview(files).cast("I")
         return Records(data, len(files), self._known_site), files
@@ -269,17 +267,17 @@ class Run(Sequence[Record]):
         process: int | None = None,
         since: float | None = None,
     ) -> Run:
-        """The records that are meant.
+        """Selects records.
 
         Args:
             site: A line, as `fx.sites` takes it: `"train.py:31"`.
             effect: A name of an effect, an `Effect`, or several.
             device: A position in `jax.devices()`.
             process: A number of a process.
-            since: None that was published before: seconds since the epoch; if negative, ahead of the newest.
+            since: The earliest time of publication, in seconds since the epoch; if negative, seconds before the newest.
 
         Raises:
-            RunError: if no site is meant, or `since` is NaN.
+            RunError: if no site matches, or `since` is NaN.
         """
         several = effect if isinstance(effect, Iterable) and not isinstance(effect, str) else [effect]
         names = None if effect is None else {each.name if isinstance(each, Effect) else each for each in several}
@@ -316,7 +314,7 @@ class Run(Sequence[Record]):
         )
 
     def lines(self, line: Callable[[Record], str]) -> Iterator[str]:
-        """The lines of all records, many at a time: as native code makes them, or where it cannot, as `line` does."""
+        """The lines of all records, many at a time: from native code, or where it cannot make them, from `line`."""
         have_same_options = all(each.print_options == self.processes[0].print_options for each in self.processes)
         for begin in range(0, len(self._records), _AT_A_TIME):
             records, files = self._read(begin, begin + _AT_A_TIME)
@@ -338,14 +336,14 @@ class Run(Sequence[Record]):
         return self._of(self._records.newest().select([*self.sites], None, None, 0.0), self._chosen)
 
     def last(self, count: int) -> Run:
-        """The last so many records; lanes count as one."""
+        """The last `count` records; lanes count as one."""
         return self._of(self._records.last(count), self._chosen)
 
     def _of(self, records: native.RunRecords, chosen: frozenset[int] | None) -> Run:
         return Run(self.processes, self.sites, records, self._path, self.left_out, chosen)
 
     def events(self) -> Iterator[Event]:
-        """What processes did besides, by time."""
+        """The events of all processes, by time."""
         for file, kind, token, site, device, at, text in self._records.events():
             process = self.processes[file]
             kind = Kind(kind) if kind in _KINDS else kind
@@ -363,17 +361,17 @@ class Run(Sequence[Record]):
             )
 
     def counts(self) -> list[Count]:
-        """How many records each site has in each process; lanes count as one."""
+        """The number of records of each site in each process; lanes count as one."""
         return [
             Count(self.processes[file], self.sites[site], *counted) for file, site, *counted in self._records.count()
         ]
 
     def columns(self, site: str) -> dict[str, np.ndarray]:
-        """The values of one line's arguments by name or position, each an array whose first axis are the records, and
-        ahead of them `time`, `process`, `thread`, `epoch` and `device`.
+        """The arguments of one line as arrays, by name or position, after `time`, `process`, `thread`, `epoch` and
+        `device`. The first axis of each array is the record.
 
         Raises:
-            RunError: if no site is meant, or several are whose arguments differ.
+            RunError: if no site matches, or several with different arguments do.
         """
         chosen: dict[str, list[Any]] = {}
         for record in self.select(site):
@@ -404,8 +402,8 @@ def read(*paths: str | os.PathLike[str]) -> Run:
             that JAX has not connected are workers, as of a data loader; a folder may have any number of them.
 
     Raises:
-        RunError: if a file cannot be read, or all of a folder, or files do not belong together. Other files of a folder
-            that cannot be read are in `Run.left_out`. What is damaged in a file is left out and counted in
+        RunError: if a named file or all files of a folder cannot be read, or files do not belong together. Other files
+            of a folder that cannot be read are in `Run.left_out`. Damaged parts of a file are left out and counted in
             `Process.torn`.
 
     Example:
@@ -437,7 +435,7 @@ class Following:
         self._sites: dict[int, Site] = {}
 
     def look(self) -> Run:
-        """The records since the last look, in program order. What all devices of a program have comes once.
+        """The records since the last look, in program order. A record that all devices of a program share comes once.
 
         Raises:
             RunError: as `read`.
@@ -499,14 +497,14 @@ def missing(run: Run) -> list[str]:
 
 
 def tell_missing(run: Run) -> None:
-    """Writes these lines to the error output."""
+    """Writes the lines of `missing` to the error output."""
     for line in missing(run):
         print(line, file=sys.stderr)
 
 
 def _describe(process: Process, sites: dict[int, Site]) -> None:
-    """What the file says of the process and its sites, as far as that is new. A site is described ahead of its records,
-    so this comes behind them."""
+    """Reads new descriptions of a process and its sites from its file. Call it after the records are scanned: the file
+    describes a site before its records, so then each record's site is known."""
     process.lost, process.is_closed = process._file.lost, process._file.is_closed
     for is_site, number, text in process._file.described():
         with contextlib.suppress(ValueError, TypeError, KeyError):  # of a kind that this process does not know
@@ -535,7 +533,7 @@ def _run(
     left_out: Sequence[str],
     earlier: native.EarlierRecords | None = None,
 ) -> Run:
-    # One that ended before it had a site has no records, and has not said which process it is.
+    # A process that ended before its first site has no records, and its file does not say which process it was.
     if any(each.command for each in processes):
         silent = [each for each in processes if not each.command and not each.is_written]
         some = [each.path for each in silent if native.RunRecords([each._file]).count()]
@@ -557,7 +555,7 @@ def _run(
 
 
 def _files(paths: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[str, bool]]:
-    """Each file, and whether it was named itself and not by its folder."""
+    """Yields each file, and True if it was named itself, not by its folder."""
     for path in map(os.fspath, paths):
         if not os.path.isdir(path):
             yield path, True

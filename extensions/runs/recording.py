@@ -58,15 +58,15 @@ _LEAST, _USUAL, _MOST = 1 << 16, 64 << 20, 1 << 40
 
 
 class _Writing:
-    """A recording that runs, whoever has the object that `fx.record` returned."""
+    """A running recording. It does not end if the user drops the `Recording` of it."""
 
     def __init__(self, path: str):
         self.path = path
         self._described: set[int] = set()
-        self.holder: Callable[[], object] = lambda: None  # of a `with` block, or the process: none takes its place
+        self.holder: Callable[[], object] = lambda: None  # while this exists, no other takes its place
 
     def start(self, max_bytes: int, inode: int | None = None) -> bool:
-        """False if another process records into the file. No signal's handler may run in here, nor in `end`."""
+        """Returns False if another process records into the file. No signal handler may run in here, nor in `end`."""
         with _lock:
             if _running and _running[0].holder() is not None:
                 raise RuntimeError(MSG_SECOND.format(path=_running[0].path))
@@ -81,7 +81,7 @@ class _Writing:
             _running.append(self)
             streams = [*runtime.streams.all()]
             calls = [(each, *call) for each in streams for call in each.calls.copy().items()]
-            # Programs whose calls came before: thread, number, name, and whether the call has returned.
+            # Programs that were called before: thread, number, name, and True if the call has returned.
             unended = [(each.thread, number, of[0].name, number not in each.unreturned()) for each, number, of in calls]
             self._calls = {"calls": [(each.thread, each.oldest_unreturned()) for each in streams], "unended": unended}
             note_functions(True)
@@ -95,7 +95,7 @@ class _Writing:
         return OSError(MSG_UNWRITABLE.format(path=self.path, why=why, size=size, or_else=or_else))
 
     def describe(self, site: Site) -> None:
-        """Before a program can be called that has the site. If it is interrupted, that is lowered again."""
+        """Writes a site's description, before its program is called. If interrupted, the program is lowered again."""
         if self not in _running or site.id in self._described:
             return
         is_there = bool(self._described) or native.describe_process(json.dumps(_process() | self._calls))
@@ -116,14 +116,14 @@ class _Writing:
                 return
             _running.remove(self)
             for stream in runtime.streams.all():
-                stream.running_newest()  # says which have ended
+                stream.running_newest()  # notes the programs that have ended
             runtime.drain.note_functions(False)
             known_sites.stop_listening(self.describe)
             native.stop_recording()
 
 
 class Recording:
-    """What `fx.record` returns: a recording that runs, and a `with` block at whose end it is over.
+    """The recording that `fx.record` returns. As a context manager it ends with its block.
 
     Attributes:
         path: The file.
@@ -136,8 +136,8 @@ class Recording:
         self._is_over = False
 
     def close(self) -> None:
-        """Ends the recording, whose file then takes what its records need. A second call does nothing, nor does one in
-        a forked child."""
+        """Ends the recording, and shrinks its file to its records. A second call does nothing, nor does one in a forked
+        child."""
         self._is_over = True
         self._writing.close()
 
@@ -174,12 +174,12 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL) -> Recordin
 
     Each effect is written as its device publishes it, with its place in program order, its time and all of its values,
     and beside it when programs are called, fail and end, when callbacks run, and when a thread waits in a barrier.
-    Whatever ends the process, all of that is in the file, also what the drain had not come to. A `with` block ends with
-    a barrier, and the recording with it. Without one it ends with the process, or at the next call of `fx.record`.
+    However the process ends, the file has all of that, also effects that the drain had not reached. A `with` block ends
+    with a barrier, and ends the recording. Without one it ends with the process, or at the next call of `fx.record`.
 
     Args:
         path: The file. One that exists is kept under another name, with the first free number behind it: `run.fx.1`.
-        max_bytes: How many bytes of records it has room for, which it takes on the disk at once. Descriptions of sites
+        max_bytes: The room for records in bytes, which the file takes on the disk at once. Descriptions of sites
             come on top, some hundred bytes each; where the disk has no room for one, recording stops. A file that is
             full keeps the newest records, at least half of `max_bytes`.
 
@@ -188,7 +188,7 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL) -> Recordin
 
     Raises:
         OSError: if the file cannot be written, has no room on the disk, or is another process's recording.
-        RuntimeError: if this process records already, in a `with` block or as `EFFECTS_RUN` says.
+        RuntimeError: if this process records already, in a `with` block or by `EFFECTS_RUN`.
 
     Example:
         >>> import effects as fx, pathlib, tempfile
@@ -216,14 +216,14 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL) -> Recordin
 
 
 _BEGAN = "_EFFECTS_RUN_BEGAN"
-"""The variable that tells a process's children which file had the name of their run before: its inode and the path."""
+"""The variable that tells a process's children the inode of the earlier file with their run's path, and the path."""
 
 
 class _ProcessRecording:
-    """The recording of a whole process, from its first effect on. One that has none, as a reader, writes no file.
+    """The recording of a whole process, from its first effect on. A process without effects writes no file.
 
-    In a folder each process writes a file of its own. Of processes that start each other and share a path, the first
-    one that has an effect takes it, and the others put their number into the name. A file that was there when the
+    In a folder each process writes a file of its own. If processes that start each other share a path, the first
+    one that has an effect takes it, and the others add their process id to the name. A file that was there when the
     first of these processes began is an earlier run's, and is kept under another name.
     """
 
@@ -233,7 +233,7 @@ class _ProcessRecording:
         self._writing: _Writing | None = None
 
     def ask(self, path: str) -> None:
-        """Has this process and its children record into this file or folder."""
+        """Makes this process and its children record into this file or folder."""
         end = os.sep if path.endswith(os.sep) or os.path.isdir(path) else ""
         self.path = os.environ["EFFECTS_RUN"] = os.path.abspath(path) + end  # children may begin in another folder
         if os.environ.get(_BEGAN, "").partition(" ")[2] != self.path:
@@ -244,11 +244,11 @@ class _ProcessRecording:
         run_before_commands(self.leave)
 
     def leave(self) -> None:
-        """Begins no more."""
+        """Cancels a recording that has not begun."""
         self.is_due = False
 
     def begin(self, site: Site) -> None:
-        """Begins what is due, ahead of the effects of a site."""
+        """Begins the recording if it is due, before the effects of a site."""
         if self.is_due and (error := uninterrupted(self._begin)) is not None:
             LOGGER.warning(UNRECORDED.format(error=error))
         if self._writing is not None:
@@ -274,7 +274,7 @@ class _ProcessRecording:
             return error
 
     def _files(self) -> list[tuple[str, int | None]]:
-        """Which to take, and the inode of the one that may be there."""
+        """The files to try in turn, each with the inode of an older file that may be moved aside (None: any)."""
         if self.path.endswith(os.sep):
             return [(os.path.join(self.path, f"{socket.gethostname()}-{os.getpid()}.fx"), None)]
         root, extension = os.path.splitext(self.path)
@@ -282,7 +282,7 @@ class _ProcessRecording:
         return [(self.path, inode), (f"{root}-{os.getpid()}{extension}", None)]
 
     def after_fork(self) -> None:
-        """In a forked child: the recording is the parent's. The child begins one of its own."""
+        """Leaves the recording to the parent, in a forked child, which begins one of its own."""
         self.is_due = bool(self.path) and not runtime.is_lost
         self._writing = None
 
@@ -312,7 +312,7 @@ record_process: Callable[[str], None] = _process_recording.ask
 
 
 def _process() -> dict[str, Any]:
-    """What is known of this process once there are devices."""
+    """Describes this process. JAX's devices must exist."""
     places = {
         row.first_device + number: place
         for row in PLATFORMS.values()

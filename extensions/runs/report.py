@@ -21,7 +21,7 @@ _HEADINGS = ("line", "both have", "differ", "first", "largest", "last", "only A"
 
 
 def report(difference: Difference) -> str:
-    """The most important first."""
+    """The report of a difference, the most important first."""
     begin = [BEGIN.format(calls=errors.counted(difference.begin, "call"))] if difference.begin else []
     return "\n".join([*_summary(difference), *begin, *_table(difference)])
 

@@ -49,8 +49,8 @@ def selected(run: Run, options: argparse.Namespace, since: float | None = None) 
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Writes what is asked for. Returns the exit status: 0, or 2 if the run cannot be read."""
-    jax.config.update("jax_platforms", "cpu")  # the process of the run, if it is still there, has the others
+    """Writes the selected records or a report. Returns the exit status: 0, or 2 if the run cannot be read."""
+    jax.config.update("jax_platforms", "cpu")  # the process of the run may still hold the other platforms
     try:
         run = selected(read(*options.runs), options, options.since)
     except RunError as error:
@@ -81,10 +81,10 @@ class Writer:
     """Writes records to the output.
 
     Args:
-        as_json: Whether each is a line of JSON, and not of text.
+        as_json: True to write records as lines of JSON, not of text.
 
     Attributes:
-        unshown: How many there were whose text this process cannot make.
+        unshown: The number of records whose text this process cannot make.
     """
 
     def __init__(self, as_json: bool):
@@ -108,12 +108,12 @@ class Writer:
         return encode(record.dict_with(plain)) + "\n"
 
     def _count(self, record: Record) -> None:
-        _ = record.text  # the attempt says whether it can be made
+        _ = record.text  # `is_shown` is known after the attempt to make the text
         self.unshown += not is_shown(record)
 
 
 def stats(run: Run) -> list[dict[str, Any]]:
-    """How many records each line has, how many of them there were a second, and which share of all that is."""
+    """Counts the records of each line, with their rate and their share of all records."""
     lines: dict[tuple[Any, ...], list[Any]] = collections.defaultdict(list)
     for count in run.counts():
         site = count.site
@@ -130,7 +130,7 @@ def stats(run: Run) -> list[dict[str, Any]]:
 
 
 def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines as wide as the terminal at most, but for numbers and the names of files, which are whole."""
+    """The lines of a table, cut at the terminal's width. Numbers and the names of files are never cut."""
     cells = [("line", "effect", "count", "each second", "share", "what")]
     for row in rows:
         rate = "" if row["each second"] is None else f"{row['each second']:,.0f}"

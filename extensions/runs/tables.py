@@ -24,7 +24,7 @@ from effects.extensions.runs.reading import Process, Run, RunError
 
 @dataclasses.dataclass(eq=False)
 class Table:
-    """Records of one line in one run; each array has an element for each. The first ones say where they stand."""
+    """The records of one line in one run. Each array has an element for each record."""
 
     site: Site
     thread: np.ndarray
@@ -36,14 +36,14 @@ class Table:
     lane: np.ndarray  # as a number
     time: np.ndarray
     position: np.ndarray  # of the call, since the recording began and among those that correspond
-    columns: list[tuple[np.ndarray, dict[str, np.ndarray]]]  # of some of these rows each: which, and their arguments
-    shares_tokens: bool = False  # unordered effects do, and those of a kernel
+    columns: list[tuple[np.ndarray, dict[str, np.ndarray]]]  # blocks: row numbers, and arguments by name
+    shares_tokens: bool = False  # true of unordered effects, and of those of a kernel
 
     def __len__(self) -> int:
         return len(self.thread)
 
     def of(self, keep: np.ndarray) -> Table:
-        """The rows that are kept."""
+        """The table with the rows that `keep` selects."""
         place = np.cumsum(keep) - 1
         columns = [
             (place[rows[keep[rows]]], {name: column[keep[rows]] for name, column in columns.items()})
@@ -75,10 +75,10 @@ MSG_THREADS = (
 
 
 def aligned(runs: list[Run]) -> tuple[list[Pairs], list[tuple[int, ...]], int]:
-    """The records of two runs by line, what the numbers of lanes stand for, and the call with which they begin.
+    """The records of two runs by line, the lane that each lane number stands for, and the call with which they begin.
 
     Raises:
-        RunError: if it cannot be said which records correspond.
+        RunError: if the records of the runs cannot be paired.
     """
     begin = _first_call(runs)
     lanes: dict[tuple[int, ...], int] = {(): 0}
@@ -99,7 +99,7 @@ def aligned(runs: list[Run]) -> tuple[list[Pairs], list[tuple[int, ...]], int]:
 
 
 class _Reader:
-    """The records of a run by line, as `key_of` knows it."""
+    """Reads the records of a run into tables, by `key_of` their line."""
 
     def __init__(self, run: Run, lanes: dict[tuple[int, ...], int]):
         self._run = run
@@ -165,7 +165,7 @@ class _Reader:
                 lanes.append(self._lanes.setdefault(lane, len(self._lanes)))
             columns = {name: np.stack([np.asarray(values[at]) for _, values in rows]) for at, name in enumerate(names)}
             table = self._table(site_of(first), process, header, np.array(lanes), columns)
-            if first.index is not None:  # a shard is the same on whatever device
+            if first.index is not None:  # a shard is known by its index, on whatever device it is
                 table.device = np.broadcast_to(np.int64(-1), len(rows))
             table.shares_tokens |= first.grid is not None
             found.setdefault(key, []).append(table)
@@ -198,7 +198,7 @@ class _Reader:
 
 
 def key_of(site: Site) -> tuple[Any, ...]:
-    """What a line is known by in another run: effect and title, and file and number."""
+    """The key of a line in any run: its effect, title, file name and line number."""
     title = str(site.content.title)
     if site.content.functions:  # it may be in another function or class
         title = title.rpartition(".")[2]
@@ -206,7 +206,7 @@ def key_of(site: Site) -> tuple[Any, ...]:
 
 
 def _joined(tables: list[Table]) -> Table:
-    """The same as one table, in program order."""
+    """Concatenates tables, in program order."""
     if len(tables) == 1:
         return tables[0]
     arrays = {name: np.concatenate([getattr(table, name) for table in tables]) for name in _PLACE}
@@ -223,7 +223,7 @@ def _joined(tables: list[Table]) -> Table:
 
 
 def codes_of(a: list[np.ndarray], b: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """A number for each row of several columns: the same where all columns are, and in their order."""
+    """A number for each row of several columns. Equal rows have equal numbers, and numbers sort as rows do."""
     codes, size = [np.zeros(len(a[0]), np.int64), np.zeros(len(b[0]), np.int64)], 1
     for columns in zip(a, b, strict=True):
         low, high = min(int(each.min()) for each in columns), max(int(each.max()) for each in columns)
@@ -240,8 +240,8 @@ def codes_of(a: list[np.ndarray], b: list[np.ndarray]) -> tuple[np.ndarray, np.n
 
 
 def _pairs(a: Tables, b: Tables) -> Iterator[Pairs]:
-    """The lines that correspond: those of one effect and title, in their order. If one run has more of them, those of
-    the same number, and what is left of both counts as one line."""
+    """Pairs the lines of each effect and title, in their order. If one run has more of them, lines with the same file
+    and number are paired, and the rest of each run is joined into one line."""
     for title in dict.fromkeys(key[:2] for key in [*a, *b]):
         lines_a, lines_b = (sorted(key for key in tables if key[:2] == title) for tables in (a, b))
         if len(lines_a) == len(lines_b):
@@ -266,8 +266,8 @@ def _threads_of(table: Table) -> list[int]:
 
 
 def _number_nested(run: Run, tables: Tables) -> None:
-    """Functions of the user's call programs in one of the drain's threads or another, which count as one. Their calls,
-    and effects of programs of plain `jax.jit`, are numbered in program order."""
+    """Numbers the calls that callbacks make, and effects of programs of plain `jax.jit`, in program order. Callbacks
+    run in any of the drain's threads, which count as one."""
     others = [(table, table.thread >= FIRST_NESTED_THREAD) for table in tables.values()]
     others = [(table, rows) for table, rows in others if rows.any()]
     numbers: dict[tuple[int, int], int] = {}
@@ -284,8 +284,8 @@ def _number_nested(run: Run, tables: Tables) -> None:
 
 
 def _pair_threads(a: Tables, b: Tables, threads_a: set[int], threads_b: set[int]) -> None:
-    """Gives threads of the second run the numbers of those that have the same records in the first, else most records
-    of the same lines, else come in the same order. What only the second run has gets numbers behind."""
+    """Renumbers the second run's threads like the first run's: like a thread with the same records, else with most
+    records of the same lines, else the next in order. Threads that only the second run has get numbers after these."""
     if len(threads_a) == len(threads_b) == 1:
         scores = [(False, 0, *threads_a, *threads_b)]
     else:
@@ -307,7 +307,7 @@ def _pair_threads(a: Tables, b: Tables, threads_a: set[int], threads_b: set[int]
 
 
 def _records_by_thread(tables: Tables, threads: set[int]) -> dict[int, tuple[collections.Counter[Any], ...]]:
-    """How often each thread has each record, and each line."""
+    """Counts each record of each thread, and the records of each line."""
     found = {thread: (collections.Counter[Any](), collections.Counter[Any]()) for thread in threads}
     for key, table in tables.items():
         place = [getattr(table, name) for name in ORDER[1:]]
@@ -326,7 +326,7 @@ def _records_by_thread(tables: Tables, threads: set[int]) -> dict[int, tuple[col
 
 
 def _leave_out_calls(pairs: list[Pairs]) -> None:
-    """Calls do not count whose lines are none of the other run's."""
+    """Leaves calls out of the count of calls if the other run has none of their lines."""
     for at in range(2):
         side = [(table, None not in pair) for pair in pairs if (table := pair[at]) is not None]
         if all(in_both for _, in_both in side):
@@ -342,8 +342,8 @@ def _leave_out_calls(pairs: list[Pairs]) -> None:
 
 
 def _first_call(runs: list[Run]) -> int:
-    """The first call from which on both runs have all records. Of a file whose first records are overwritten these are
-    calls that it has the beginning of."""
+    """The first call from which on both runs have all records. If the first records of a file are overwritten, that is
+    the first call whose dispatch the file still has."""
     begin = 0
     for run in runs:
         for process in run.processes:
@@ -362,7 +362,7 @@ def _first_call(runs: list[Run]) -> int:
 
 
 def _from_call(tables: Tables, begin: int) -> Tables:
-    """What the user's threads have had from this call on."""
+    """The records of the user's threads from this call on."""
     kept = {
         key: table.of((table.thread < FIRST_NESTED_THREAD) & (table.position >= begin)) for key, table in tables.items()
     }

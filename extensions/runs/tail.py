@@ -16,7 +16,7 @@ _INTERVAL = 0.25
 """Seconds between two looks at the file."""
 
 _FIRST = 10
-"""How many of the records that are there already are shown."""
+"""The number of records to show of those that are in the file already."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Shows what comes until the recording ends. Returns the exit status: 0, or 2 if the run cannot be read."""
-    jax.config.update("jax_platforms", "cpu")  # the process of the run has the others
+    """Shows new records until the recording ends. Returns the exit status: 0, or 2 if the run cannot be read."""
+    jax.config.update("jax_platforms", "cpu")  # the process of the run may hold the other platforms
     try:
         writer = Writer(options.json)
         for number, run in enumerate(_looks(options)):
@@ -41,7 +41,7 @@ def run_command(options: argparse.Namespace) -> int:
 
 
 def _looks(options: argparse.Namespace) -> Iterator[Run]:
-    """What has come since the look before, until no process records any more."""
+    """Yields the records since the previous look, until no process records any more."""
     following = Following(*options.runs)
     unmatched: RunError | None = None
     while True:

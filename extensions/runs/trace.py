@@ -1,7 +1,7 @@
 """`effects trace`: a run as a timeline, in the JSON that Perfetto and `chrome://tracing` read.
 
-What has a beginning and an end is a slice on a track of its process: calls and barriers of threads, programs on
-devices, functions. All slices are in memory at once, as they are few; records are written one by one.
+Calls and barriers of threads, programs on devices, and callbacks are slices, on tracks of their process. All slices are
+in memory at once, as they are few; records are written one by one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from effects.extensions.runs.reading import Event, Run, RunError, read, tell_mis
 MSG_OUTPUT = "The trace cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
 
 _OPERATIONS = "asynchronous operations"
-"""Their track."""
+"""The track of asynchronous operations."""
 
 _PER_SECOND = 1_000_000
 """Times are whole microseconds since 1970. Perfetto rounds decimals, and leaves out slices that then overlap."""
@@ -42,14 +42,14 @@ class Slice:
     "operation"."""
 
     kind: str
-    track: tuple[int, str]  # the process, and what of it
+    track: tuple[int, str]  # the process, and the name of the track
     name: str
     start: int
     program: tuple[int, int]
     site: Site | None = None
     device: int = ALL_DEVICES
     end: int = 0  # 0: it has not ended
-    is_unfinished: bool = False  # its end is the last time that is known of it
+    is_unfinished: bool = False  # its end is the last known time
     row: int = 0  # the thread's number in the trace
 
     @property
@@ -72,7 +72,7 @@ class Timeline:
         for event in run.events():
             self._add_event(event)
         for process in run.processes:
-            # What processes have in common is in a run once, of one of them.
+            # A record that processes share is in a run once, for one of them. Each file has its own.
             alone = run if len(run.processes) == 1 else read(process.path)
             alone.processes[0].number = process.number
             self._add_records(alone)
@@ -99,7 +99,7 @@ class Timeline:
             self._end(call, time)
         elif kind == Kind.FAILED:
             self.failures.append(event)
-            self._end(call, time)  # perhaps it raises, and does not return
+            self._end(call, time)  # a call that raises has no RETURNED event
         elif kind == Kind.BARRIER:
             self._begin((process, thread), Slice("barrier", (process, thread), "barrier", time, program))
         elif kind == Kind.BARRIER_DONE:
@@ -111,13 +111,13 @@ class Timeline:
         elif kind == Kind.DONE:
             self._end(function, time)
         elif kind == Kind.OPERATION:
-            if program[0] != PLAIN_THREAD:  # operations of all that JAX dispatches are as those of one program
+            if program[0] != PLAIN_THREAD:  # all of JAX's own dispatches have one program number
                 self._on_device(call, event.device, time)
             begun = Slice("operation", (process, _OPERATIONS), event.text, time, program, device=event.device)
             self._operations[process, event.token, event.device] = begun
             self.slices.append(begun)
         elif kind == Kind.OPERATION_DONE:
-            # Each of its lanes has a done. Of what was started before the recording there is no start.
+            # Each lane has an event of its end. An operation started before the recording has no event of its start.
             if (begun := self._operations.get((process, event.token, event.device))) is not None:
                 begun.end = time
         elif kind == Kind.CLOSE:
@@ -130,7 +130,7 @@ class Timeline:
         return time
 
     def _on_device(self, program: Program, device: int, time: int) -> Slice:
-        """The program on a device, which has begun by then."""
+        """The slice of a program on a device, which begins at `time` or before."""
         devices = self.programs.setdefault(program, {})
         device = _first_of(devices, device)
         if device not in devices:
@@ -144,23 +144,23 @@ class Timeline:
         return devices[device]
 
     def _add_records(self, run: Run) -> None:
-        """When programs have begun. No values of records are read here."""
+        """Lets programs begin at their first record or before. Values of records are not read."""
         for process, (_, token, number, _, seconds) in run._parts():
             time, device = self._time(process.number, seconds), process.place(number) if number >= 0 else number
             program = process.number, (thread_of(token[STREAM]), token[EPOCH])
             self._on_device(program, device, time)
-            if not in_region(token[PHASE]):  # all devices come to it, of which the run has one
+            if not in_region(token[PHASE]):  # all devices reach it, and the run has one record
                 for each in self.programs[program].values():
                     each.start = min(each.start, time)
 
     def _close(self) -> None:
-        """Ends what has not ended. A call that has raised, and a barrier that was interrupted, is over when its thread
-        goes on."""
+        """Ends the slices that have no end. A call that raised, or a barrier that was interrupted, ends where its
+        thread goes on."""
         for event in self.failures:
             for each in self.programs.get((event.process.number, event.program), {}).values():
                 each.end = each.end or max(round(event.time * _PER_SECOND), each.start)
         following: dict[tuple[int, str], int] = {}
-        for each in reversed(self.slices):  # which events have put by time
+        for each in reversed(self.slices):  # in the order of their events
             if not each.end:
                 each.end = max(following.get(each.track, self._last[each.track[0]]), each.start)
                 each.is_unfinished = each.track not in following
@@ -169,7 +169,7 @@ class Timeline:
 
 
 def _first_of(devices: dict[int, Slice], device: int) -> int:
-    """Of what all of a program's devices publish: the first of these."""
+    """The device; or the first of the program's devices, if all of them publish a record together."""
     return min(devices, default=device) if device < 0 else device
 
 
@@ -185,7 +185,7 @@ def trace(run: Run, path: str | os.PathLike[str]) -> None:
     are counters. Times are in microseconds since 1970.
 
     Args:
-        run: What `effects.runs.read` returns.
+        run: A run, from `effects.runs.read`.
         path: The file, which is replaced.
 
     Raises:
@@ -275,7 +275,7 @@ def _named(pid: int, tid: int | None, name: str, order: int) -> Iterator[dict[st
 
 
 def _arrow(number: int, source: Slice, target: Slice) -> Iterator[dict[str, Any]]:
-    """Both ends lie in their slices, as readers find these by their times."""
+    """The events of an arrow. Each end lies in its slice, since readers find slices by time."""
     for phase, each in ("s", source), ("f", target):
         place = {"pid": each.track[0] + 1, "tid": each.row, "ts": each.start}
         end = {"bp": "e"} if phase == "f" else {}

@@ -46,12 +46,12 @@ class Unshown(Content):
 
 
 def is_shown(record: Record) -> bool:
-    """Whether the text of a record is what its program made of it."""
+    """True if this process makes the same text of a record as its program did."""
     return not isinstance(site_of(record).content, Unshown)
 
 
 def read_site(text: str) -> Site:
-    """The site that describes itself so. What this process cannot make the text of is `Unshown`."""
+    """Reads the description of a site. A content whose text this process cannot make becomes `Unshown`."""
     classes = nodes_unknown_elsewhere(json.loads(text).get("tree")) if '"other' in text else set()
 
     def content_of(description: Mapping[str, Any], read_operand: Callable[[Any], Any]) -> Content:
@@ -68,7 +68,7 @@ def read_site(text: str) -> Site:
 
 
 def site_without_description(number: int) -> Site:
-    """The site of records whose file has lost what it said of them."""
+    """The site of records whose file has lost the site's description."""
     site = Site(Effect(NO_EFFECT), Unshown(NO_SITE), (), flat_arguments(0), Where("?", 0, "?"))
     site.__dict__["description"] = str(number)
     return site

@@ -1,4 +1,4 @@
-"""How values differ: of one type or of two, bit by bit or within a tolerance."""
+"""Differences of values: of one type or of two, exact or within a tolerance."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Tolerance(NamedTuple):
-    """Numbers count as the same that are at most `atol + rtol * larger` apart. Without them only equal numbers do."""
+    """Numbers count as equal if they are at most `atol + rtol * larger` apart."""
 
     rtol: float = 0.0  # of the larger one
     atol: float = 0.0
@@ -19,7 +19,7 @@ EXACT = Tolerance()
 
 
 def differ(a: np.ndarray, b: np.ndarray, tolerance: Tolerance = EXACT) -> np.ndarray:
-    """Which elements differ. NaN is the same as NaN, and the two zeros are."""
+    """Marks the elements that differ. NaN equals NaN, and 0.0 equals -0.0."""
     if not (_is_number(a) and _is_number(b)):
         a, b = (x if x.dtype.kind in "US" else x.astype(object) for x in (a, b))
         return np.asarray(a != b, bool)
@@ -40,7 +40,7 @@ def differ(a: np.ndarray, b: np.ndarray, tolerance: Tolerance = EXACT) -> np.nda
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """How far elements are apart; infinitely, if no number says it."""
+    """The absolute difference of elements; infinite if they differ and no number says by how much."""
     if not (_is_number(a) and _is_number(b)):
         return np.where(differ(a, b), np.inf, 0.0)
     wide = _wide(a, b)
@@ -58,7 +58,7 @@ def _wide(a: np.ndarray, b: np.ndarray) -> type:
 
 
 def _widened(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same as numbers that NumPy compares exactly."""
+    """Converts both to types that NumPy compares exactly."""
     kinds = {a.dtype.kind, b.dtype.kind}
     if kinds <= {*"biu"} or (a.dtype == b.dtype and kinds <= {*"fc"}):
         return a, b

@@ -1,4 +1,4 @@
-"""Which lines with effects a pattern names, and what can be changed of their filters."""
+"""Patterns for lines with effects, and switches of their filters."""
 
 from __future__ import annotations
 
@@ -45,26 +45,26 @@ class Pattern(NamedTuple):
     def names(self, line: Line) -> bool:
         if self.line not in (None, line.line):
             return False
-        # As messages name it, too: the cell of a notebook has a file that is seen nowhere else.
+        # The name in messages counts too: users never see the file of a notebook's cell.
         shown = re.sub(r":\d+$", "", str(Where(line.file, line.line, line.function)))
         patterns = (self.file, f"*/{self.file}")
         return any(fnmatch.fnmatchcase(file, pattern) for file in (line.file, shown) for pattern in patterns)
 
 
 def turn(on: bool) -> Switch:
-    """Shows them again, as far as the rest of their filters lets them, or nothing of them."""
+    """Shows effects again, as far as the rest of their filters lets them, or none of them."""
     return lambda known: known.turn(on)
 
 
 def show_every(n: Any, call: str) -> Switch:
-    """Shows one of so many."""
+    """Shows one of every `n` effects."""
     if not is_count(n):
         raise ValueError(MSG_EVERY.format(call=call, value=errors.shown(n)))
     return lambda known: known.show_every(int(n))
 
 
 def show_from(level: Any, call: str) -> Switch:
-    """Shows what has this level or a higher one, whatever the logger's is."""
+    """Shows effects of this level or a higher one, whatever the logger's level is."""
     if (least := level_of(level)) is None:
         raise ValueError(MSG_LEVEL.format(call=call, value=errors.shown(level)))
     return lambda known: known.show_from(least)

@@ -1,4 +1,4 @@
-"""What the environment says of sites: `EFFECTS_SITES="train.py:31=off;model.py:every=100"`."""
+"""Rules for sites in the environment: `EFFECTS_SITES="train.py:31=off;model.py:every=100"`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CALL = "`EFFECTS_SITES` in the environment"
 
 
 def follow_rules(text: str) -> None:
-    """Has the filters of lines that are seen from now on changed as the rules say, one after the other."""
+    """Applies rules, in their order, to the filters of lines that are seen from now on."""
     rules = [_read(rule.strip()) for rule in text.split(";") if rule.strip()]
 
     def apply(line: Line, known: LineFilter) -> None:

@@ -44,10 +44,10 @@ class SiteInfo:
     Attributes:
         where: The line: `(file, line, function)`.
         effect: The name of the effect.
-        title: What messages call it: a format, an event, the name of a function.
-        count: How many effects devices have come to. What all devices of a program have in common counts once.
-        shown: How many of these were shown.
-        filter: Which are shown now, in words.
+        title: The title in messages: a format, an event, the name of a function.
+        count: The number of effects that devices have come to. An effect that all devices share counts once.
+        shown: The number of these that were shown.
+        filter: The filter now, in words.
     """
 
     where: Where
@@ -61,8 +61,8 @@ class SiteInfo:
 class Sites(Sequence[SiteInfo]):
     """Lines with effects, as `fx.sites` selects them; `print` shows a table.
 
-    What changes their filters acts at once, also on programs that run. As a context manager it gives them back
-    afterwards, as they were ahead of the first change.
+    Changes of their filters act at once, also in programs that run. As a context manager it restores the filters at the
+    end, as they were before the first change.
 
     Example:
         >>> import effects as fx
@@ -79,7 +79,7 @@ class Sites(Sequence[SiteInfo]):
         self._before: list[tuple[LineFilter, tuple[Any, ...]]] = []
 
     def _lines(self) -> list[tuple[Line, LineFilter]]:
-        """Those whose counts are kept, also while no program has them."""
+        """The selected lines whose counts are kept, also while no program has them."""
         lines = [each for each in list(known_sites.filters.items()) if self._has(each[0])]
         return sorted(lines, key=lambda each: each[0][1:3])
 
@@ -105,19 +105,19 @@ class Sites(Sequence[SiteInfo]):
         return len(self._lines())
 
     def off(self) -> Self:
-        """Shows nothing of them."""
+        """Shows no effects of these lines."""
         return self._change("off", turn(False))
 
     def on(self) -> Self:
-        """Shows them again, as far as the rest of their filters lets them."""
+        """Shows effects of these lines again, as far as the rest of their filters lets them."""
         return self._change("on", turn(True))
 
     def every(self, n: int) -> Self:
-        """Shows one of so many, in place of what the line asks for."""
+        """Shows one of every `n` effects, in place of the `every` of the line."""
         return self._change("every", show_every(n, "`fx.sites(...).every`"))
 
     def level(self, level: int | str) -> Self:
-        """Shows what has this level or a higher one, in place of what the logger takes. What has no level stays."""
+        """Shows effects of this level or a higher one, in place of the logger's level. Effects without a level stay."""
         return self._change("level", show_from(level, "`fx.sites(...).level`"))
 
     def _change(self, name: str, switch: Switch) -> Self:

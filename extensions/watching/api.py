@@ -76,19 +76,19 @@ def watch(
 
     Args:
         fun: The function. Arrays among its arguments are traced; what is no array is passed as it is.
-        nan: Whether NaN is bad.
-        inf: Whether infinities are bad.
+        nan: True if NaN is bad.
+        inf: True if infinities are bad.
         when: A function that is called with each array of numbers that an operation takes or gives, single numbers
             among them, while tracing, and returns which elements are bad: a boolean, or one for each. In place of
             `nan` and `inf`.
-        sites: Which operations are looked at, as patterns with `*`: `"model.py"`, `"model.py:31"`, the name of a
+        sites: The operations to look at, as patterns with `*`: `"model.py"`, `"model.py:31"`, the name of a
             function or of an operation such as `"log"`. By default all. A pattern that names none is an error.
-        results: Whether bad values are left alone that come to no result of `fun` or of its derivative, as behind a
-            `jnp.where`. The first operation from which a result has a bad value is named.
+        results: True to ignore bad values that reach no result of `fun` or of its derivative, as behind a `jnp.where`.
+            The first operation whose bad value reaches a result is named.
         summary: In place of all this, what each operation computes is an event of `fx.log` that has the operation's
             name and line, with the fields `min`, `max`, `mean` and `norm` of the finite elements, the shares `zeros`
             and `nonfinite`, and in a loop `iteration`. So `effects diff` compares two runs operation by operation.
-        mode: What becomes of a bad value. `"raise"`: the first of each call is raised, and the program goes on.
+        mode: The reaction to a bad value. `"raise"`: the first of each call is raised, and the program goes on.
             `"log"`: each is an event `non_finite` of `fx.log`, with the level `"error"`. `"stop"`: the first ends the
             program, whose call raises it.
 
@@ -158,7 +158,7 @@ def watch(
         nnx = sys.modules.get("flax.nnx")
         if nnx is None or not _has_modules(nnx, (args, kwargs)):
             return run(fun, *args, **kwargs)
-        # Modules are mutable objects that may share parts. So their state goes in and out, and updates them.
+        # Modules are mutable objects that may share parts. So their state is passed in and returned, and updates them.
         with nnx.update_context("fx.watch"):
             with nnx.split_context("fx.watch") as context:
                 graph, state = context.split((args, kwargs))
@@ -170,14 +170,14 @@ def watch(
 
 
 def _has_modules(nnx: Any, tree: Any) -> bool:
-    """Whether there are mutable objects of Flax's among the nodes of a tree."""
+    """True if mutable objects of Flax's are among the nodes of a tree."""
     kinds = (nnx.Variable, nnx.Object)
     return any(isinstance(x, kinds) for x in jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, kinds)))
 
 
 @jax.tree_util.register_static
 class _Static:
-    """Stands for what is no array, and is no leaf of what has it."""
+    """A node of a tree, without leaves, for a value that is no array."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -190,13 +190,13 @@ class _Static:
 
 
 def _flat(tree: Any) -> list[Any]:
-    """The structure of a tree, and its leaves, of which only arrays are leaves of the list."""
+    """Flattens a tree into a list: its structure, then its leaves. Only arrays are leaves of the list."""
     leaves, structure = jax.tree.flatten(tree)
     return [_Static(structure), *(leaf if _is_traced(leaf) else _Static(leaf) for leaf in leaves)]
 
 
 def _filled(flat: Sequence[Any]) -> Any:
-    """The tree."""
+    """The tree that `_flat` has flattened."""
     structure, *leaves = (each.value if isinstance(each, _Static) else each for each in flat)
     return jax.tree.unflatten(structure, leaves)
 
@@ -230,7 +230,7 @@ def _call_watched(fun: Callable[..., Any], watch: Watch, given: Sequence[Any]) -
 
 
 def _names(fun: Callable[..., Any], paths: Sequence[Any]) -> tuple[str, ...]:
-    """What the user calls the arrays among the arguments."""
+    """The user's names of the arrays among the arguments."""
     try:
         parameters = [*inspect.signature(fun).parameters]
     except (ValueError, TypeError):

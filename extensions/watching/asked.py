@@ -1,4 +1,4 @@
-"""What a call of `fx.watch` asks for, and which values are bad."""
+"""The options of a call of `fx.watch`, and its tests for bad values."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ Mode = Literal["raise", "log", "stop"]
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """What a call of `fx.watch` asks for.
+    """The options of a call of `fx.watch`.
 
     Attributes:
-        backward: Whether what is watched is a backward pass that JAX made of the function.
-        search: The number of the search for which it is run again; 0: it is not.
-        summary: Whether what is computed is summarized, in place of all else.
-        results: Whether only what comes to a result is bad.
+        backward: True if the watched function is a backward pass that JAX made.
+        search: The number of the search that runs the function again; 0 if none does.
+        summary: True if values are summarized, in place of all else.
+        results: True if a value is bad only if it reaches a result.
     """
 
     nan: bool
@@ -65,7 +65,7 @@ class Watch:
     results: bool = False
 
     def makes(self, eqn: Any) -> bool:
-        """Whether the watch looks at this equation."""
+        """True if the watch looks at this equation."""
         if self.summary or self.when is not None:
             found = any(self.may_be_bad(var.aval) for var in eqn.outvars)
         else:
@@ -73,7 +73,7 @@ class Watch:
         return found and (not self.sites or self._is_named(eqn))
 
     def may_be_bad(self, aval: Any) -> bool:
-        """Whether a value of this type can have a bad element."""
+        """True if a value of this type can have a bad element."""
         return (is_float(aval) if self.when is None else is_numeric(aval)) and 0 not in aval.shape
 
     def _is_named(self, eqn: Any) -> bool:
@@ -95,11 +95,11 @@ class Watch:
         raise ValueError(MSG_NO_SITES.format(where=self.where, sites=errors.shown(missing), near=names))
 
     def shows(self, eqn: Any, position: int) -> bool:
-        """Whether a bad value in this operand is one in the only result."""
+        """True if a bad value in this operand makes the only result bad."""
         return self.when is None and shows_bad(eqn, position, self.nan, self.inf)
 
     def is_bad(self, x: Any, operation: str) -> Any:
-        """Which elements of a value are bad; None if they can't be."""
+        """The mask of the bad elements of a value; None if it can have none."""
         if not self.may_be_bad(_jax.typeof(x)):
             return None
         if self.when is not None:
@@ -108,7 +108,7 @@ class Watch:
         return jnp.isnan(x) if not self.inf else ~jnp.isfinite(x) if self.nan else jnp.isinf(x)
 
     def any_bad(self, values: Any, operation: str) -> Any:
-        """Whether any of these values has a bad element; False if they can't have."""
+        """A traced boolean, true if any of these values has a bad element; False if none can."""
         return any_of([_any(bad) for x in values if (bad := self.is_bad(x, operation)) is not None])
 
     def _is_true(self, when: Callable[[Any], Any], x: Any, operation: str) -> Any:
@@ -126,25 +126,25 @@ class Watch:
 
 
 def _any(flags: Any) -> Any:
-    """Along the last axis at the end, which XLA's CPU compiler makes twice as fast; it must not make it one step."""
+    """Reduces the last axis in a second step: twice as fast with XLA's CPU compiler, if a barrier keeps them apart."""
     rows = tuple(range(flags.ndim - 1))
     return jax.lax.optimization_barrier(flags.any(rows)).any() if rows else flags.any()
 
 
 def any_of(flags: list[Any]) -> Any:
-    """Whether any of these holds, some of which may be False; False of none."""
+    """The `or` of traced booleans and constants False; False if there are none."""
     flags = [flag for flag in flags if flag is not False]
     return functools.reduce(operator.or_, flags) if flags else False
 
 
 def bodies_of(eqn: Any) -> list[Any]:
-    """The jaxprs of an equation in which equations are looked at. A rule for `vmap` is still to come, what another
-    `fx.watch` watches is its own, and a loop's condition is looked at where the loop has it."""
+    """The jaxprs of an equation that a watch enters. It does not enter a `custom_vmap`, whose rule may still replace
+    it, nor another `fx.watch`, nor the second copy of a loop's condition that `without_lanes` makes."""
     is_left = eqn.primitive in (_jax.custom_vmap_p,) or eqn.primitive.name == "watch" or eqn.params.get("name") == LANES
     if is_left or not (eqn.primitive is _jax.shard_map_p or find_holder(eqn.primitive) is not None):
         return []
     values = [x for value in eqn.params.values() for x in (value if isinstance(value, tuple) else (value,))]
-    with_constants = {id(x.jaxpr): x for x in values if _jax.is_closed(x)}  # `jaxprs_in` has them without before 0.11
+    with_constants = {id(x.jaxpr): x for x in values if _jax.is_closed(x)}  # JAX < 0.11: `jaxprs_in` omits constants
     return [with_constants.get(id(x)) or _jax.closed_jaxpr(x) for x in _jax.jaxprs_in(eqn.params)]
 
 
@@ -171,12 +171,12 @@ def _joined(jaxpr: Any) -> Any:
 
 @_jax.weakref_lru_cache
 def has_any(jaxpr: Any, watch: Watch) -> bool:
-    """Whether the watch looks at any equation of a jaxpr, those inside others included."""
+    """True if the watch looks at any equation of a jaxpr, nested jaxprs included."""
     return any(makes_any(eqn, watch) for eqn in jaxpr.eqns)
 
 
 def makes_any(eqn: Any, watch: Watch) -> bool:
-    """Whether the watch looks at an equation, or at one in its bodies."""
+    """True if the watch looks at an equation, or at one in its bodies."""
     bodies = bodies_of(eqn)
     return any(has_any(body, watch) for body in bodies) if bodies else watch.makes(eqn)
 
@@ -184,8 +184,8 @@ def makes_any(eqn: Any, watch: Watch) -> bool:
 def bind_region(
     eqn: Any, region: Callable[..., Any], operands: Sequence[Any], consts: Sequence[Any] = (), out_specs: Any = ()
 ) -> Any:
-    """Binds a per-device region with another function, which takes `consts` ahead of the operands, and gives results
-    with these specs ahead of those of the equation."""
+    """Binds a per-device region with another function. It takes `consts` before the operands, and its extra results, of
+    `out_specs`, come before those of the equation."""
     params = eqn.params
     return jax.shard_map(
         region,
@@ -198,14 +198,14 @@ def bind_region(
 
 
 def type_of(x: Any) -> str:
-    """`float32[2,3]`."""
+    """The type of an array, such as `float32[2,3]`."""
     aval = _jax.typeof(x)
     return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
 def where_of(eqn: Any, around: Sequence[tuple[str, int, str]] = ()) -> Where | None:
     """The user's line that made an equation, with its callers, if JAX knows it. `around`: the frames of the equations
-    that it is in."""
+    around it."""
     frames = [*_jax.user_frames(eqn), *around]
     if not frames:
         return None

@@ -1,8 +1,8 @@
 """A watched function as one equation, `watch_p`, until its program is lowered.
 
-It has the function twice: with checks, which is what is computed and what `vmap` gives lanes, and without, of which
-derivatives are made. Derivatives then get checks of their own: what runs forward at once, and what runs backward when
-it is transposed.
+It has the function twice: `body`, with checks, is computed and batched; `plain`, without checks, is differentiated.
+Derivatives then get checks of their own: the forward pass at once, and the backward pass when the linear function is
+transposed.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ watch_p.multiple_results = True
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plain:
-    """A jaxpr that is no part of the program that has it."""
+    """Hides a jaxpr in a parameter, so that passes do not take it for a part of the program."""
 
     jaxpr: Any
 
 
 def bind_watched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str, ...] = ()) -> Sequence[Any]:
-    """Evaluates a jaxpr, with constants, with checks. What no result needs is not computed, and has none."""
+    """Evaluates a jaxpr with constants, adding checks. Dead code is removed, and is not checked."""
     args, names = [*jaxpr.consts, *args], (*[""] * len(jaxpr.consts), *names)
     jaxpr = with_joined_lanes(_jax.without_dead_code(jaxpr))
     if not has_any(jaxpr, watch):
@@ -71,7 +71,7 @@ def _run(*args: Any, body: Any, **_: Any) -> Any:
 
 @holds(watch_p)
 def _hold(extra: Extra, *args: Any, body: Any, plain: Plain, watch: Watch) -> Sequence[Any]:
-    """Tokens go through what is computed, since the transformations are over then."""
+    """With state, such as tokens, runs `body` alone, since the transformations are over then."""
     if extra.state:
         return extra.run(body, args)
     plain = Plain(extra.rewrite(plain.jaxpr))
@@ -82,7 +82,7 @@ _batch = _jax.batching.fancy_primitive_batchers[watch_p]
 
 
 def _batch_once(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Any, Any]:
-    """What does not differ between tangents happens once."""
+    """Binds once, without lanes, if no operand differs between tangents."""
     if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):
         outs = watch_p.bind(*args, **params)
         return outs, [None] * len(outs)
@@ -110,7 +110,7 @@ def _others(xs: Sequence[Any], which: Sequence[bool]) -> list[Any]:
 
 @_jax.weakref_lru_cache
 def _linearized(jaxpr: Any, which: tuple[bool, ...]) -> tuple[Any, Any]:
-    """What computes the results and residuals, and the linear function of residuals and tangents."""
+    """The jaxpr of the results and residuals, and the linear jaxpr of residuals and tangents."""
     made: list[Any] = []
 
     def forward(*args: Any) -> list[Any]:

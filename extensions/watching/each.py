@@ -19,24 +19,24 @@ from effects.lowering.holders import Extra, find_holder
 _INLINED = {
     primitive: body_in
     for primitive, body_in in _jax.inlined_calls().items()
-    if primitive is not _jax.custom_vmap_p  # whose rule for `vmap` is still to come
+    if primitive is not _jax.custom_vmap_p  # its rule for `vmap` may still replace it
 }
 
 
 class Each:
-    """Evaluates a jaxpr, and records each bad value that an equation makes of good ones, or what all values are."""
+    """Evaluates a jaxpr, and records each bad value that an equation makes of good ones, or a summary of each value."""
 
     def __init__(
         self, watch: Watch, iterations: Iterable[Any] = (), around: tuple[Any, ...] = (), path: tuple[Any, ...] = ()
     ):
-        """`iterations`: the number of that of each loop around it, behind the limits of `_repair` if results count;
-        `around`: the lines of the equations around it; `path`: their positions, see `Found.order`."""
+        """`iterations`: the iteration of each loop around the jaxpr, after the limits of `_repair` if `watch.results`;
+        `around`: the frames of the equations around the jaxpr; `path`: their positions, see `Found.order`."""
         self._watch, self._iterations, self._around = watch, tuple(iterations), around
         self._path, self._position = path, -1
-        self._names: dict[int, tuple[str, Any]] = {}  # by its address what the user calls a value, and the value
+        self._names: dict[int, tuple[str, Any]] = {}  # by `id`, which the value keeps: its name and the value
 
     def run(self, jaxpr: Any, args: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
-        """The results of a jaxpr with constants. `names`: what the user calls its inputs."""
+        """The results of a jaxpr with constants. `names`: the user's names of its inputs."""
         for x, name in zip(args, names or _jax.argument_names(jaxpr), strict=False):
             self._name(x, name)
         return _jax.interpret(jaxpr, args, self._bind)
@@ -85,7 +85,7 @@ class Each:
                 own = args[split : split + len(number)]
                 each = Each(watch, [*args[:outer], *own], lines, (*path, which))
                 outs = each.run(body, [*args[outer:split], *args[split + len(own) :]])
-                if watch.results and _ends_loop(eqn, body):  # what is repaired may never end it
+                if watch.results and _ends_loop(eqn, body):  # a loop may not end with repaired values
                     outs = [outs[0] & (own[0] < args[0][0])]
                 return [*(x + step for x in own), *outs]
 
@@ -114,10 +114,10 @@ class Each:
         return bind_region(eqn, region, operands, around)
 
     def _repair(self, eqn: Any, operands: list[Any], outs: Sequence[Any]) -> list[Any]:
-        """The results, less what the equation makes bad by itself behind a place in program order: of good values, too.
+        """The results, with 0 for bad elements that the equation would also make of good operands, after a given place.
 
-        The first iteration stands for: the most iterations of a loop; of the equation at that place the first element
-        that is shown and the last that stays; and the place.
+        The first item of `self._iterations` is the limits: the most iterations of a loop; the first element to show and
+        the last to keep, of the equation at that place; and the place in program order.
         """
         watch, name, (limits, *iterations) = self._watch, eqn.primitive.name, self._iterations
         is_ahead, is_there = np.bool_(False), np.bool_(True)
@@ -141,7 +141,7 @@ class Each:
     def _record(
         self, eqn: Any, found: Any, operands: Sequence[Any], outs: Sequence[Any], bad: Sequence[Any] = ()
     ) -> None:
-        """Records what an equation made where `found` holds."""
+        """Records the bad values of an equation where `found` holds."""
         if found is False:
             return
         where = where_of(eqn, self._around) or self._watch.where
@@ -168,7 +168,7 @@ class Each:
 
     def _look_inside(self, eqn: Any, found: Any, operands: Sequence[Any]) -> None:
         """Simulates a kernel where `found` holds, if JAX can, and looks at each of its equations."""
-        from effects._jax import pallas  # which a kernel has imported
+        from effects._jax import pallas  # the kernel has imported it
 
         if (params := pallas.as_simulated(eqn.params)) is None:
             return
@@ -196,11 +196,11 @@ class Each:
 
 
 _ITERATION = "effects: iteration "
-"""How the inputs of a kernel are called that say the iterations around it, with a number behind."""
+"""The name of a kernel's added inputs, with a number after it: each has the iteration of a loop around the kernel."""
 
 
 def depth_of(jaxpr: Any) -> int:
-    """How long the longest place in program order is."""
+    """The length of the longest place in program order."""
     return 1 + max((2 + depth_of(body) for eqn in jaxpr.eqns for body in bodies_of(eqn)), default=0)
 
 
@@ -213,8 +213,8 @@ def _ends_loop(eqn: Any, body: Any) -> bool:
 
 
 def _counting(eqn: Any) -> tuple[int, int]:
-    """The number of a loop's first iteration, and what each adds: an iteration has the number of its elements. 0 where
-    there is no loop."""
+    """The number of a loop's first iteration, and the step to the next: an iteration has the number of its elements, so
+    a reversed scan counts down. The step is 0 if there is no loop."""
     if eqn.params.get("reverse", False):
         return eqn.params["length"] - 1, -1
     return 0, int(eqn.primitive in (_jax.scan_p, _jax.while_p))

@@ -13,7 +13,7 @@ from effects.dispatch.calling.jit import jit
 from effects.extensions.watching.api import watch
 
 _is_watched = jax.make_user_context(False)
-"""Whether a function is traced that is watched. It is part of the keys of JAX's caches."""
+"""True while a watched function is traced. It is part of the keys of JAX's caches."""
 
 
 def install_watching() -> None:
@@ -27,13 +27,13 @@ def _jit(fun: Any = None, /, **options: Any) -> Any:
         return functools.partial(_jit, **options)
     try:
         return jit(_watched(fun), **options)
-    except TypeError:  # no function, or one that is equal to none
+    except TypeError:  # not callable, or not hashable
         return jit(fun, **options)
 
 
 @functools.lru_cache(1024)
 def _watched(fun: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, watched. The same for each call, since JAX compiles a function once however often it is jitted."""
+    """The watched function. It is cached, since JAX compiles the same function once, however often it is jitted."""
     watching = watch(fun)
 
     @functools.wraps(fun)

@@ -1,8 +1,7 @@
-"""Whether any value is bad: one boolean, for which as little as possible is computed.
+"""A boolean that is true if any value is bad, for which as little as possible is computed.
 
-Most bad values show in another one: a NaN in the sum of what it was added to, and that of one iteration in what the
-loop carries on. So what is looked at are the results, and what shows in none of them. Nothing else of the program
-changes.
+Most bad values show in a later one: a NaN shows in each sum that it is added to, and in a loop's carry up to the last
+iteration. So only the results are tested, and values that show in none of them. Nothing else of the program changes.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from effects.lowering.holders import Extra, find_holder, with_carried_predicate
 
 
 class _Plan(NamedTuple):
-    """What of a body is looked at, if all that its results show is.
+    """The values of a body that are tested besides its results.
 
     Attributes:
         hidden: The variables that may be bad and show in no result.
-        applied: The positions of the equations that give such a variable, or have one inside.
+        applied: The positions of the equations that return such a variable, or have one inside.
     """
 
     hidden: frozenset[Any]
@@ -32,7 +31,7 @@ class _Plan(NamedTuple):
 
 
 def run_flagged(jaxpr: Any, args: Sequence[Any], watch: Watch) -> tuple[Any, list[Any]]:
-    """Evaluates a jaxpr, with constants. Returns whether a value is bad, or False, and the results."""
+    """Evaluates a jaxpr with constants. Returns a flag, true if a value is bad, and the results."""
     hidden, outs = (False, _jax.evaluate(jaxpr, args)) if watch.results else _run(jaxpr, args, watch)
     given = {*jaxpr.jaxpr.invars}
     made = [out for out, var in zip(outs, jaxpr.jaxpr.outvars, strict=True) if not _is_in(var, given)]
@@ -53,7 +52,7 @@ def _plan(jaxpr: Any, watch: Watch, first: int, carried: int) -> _Plan:
 
 
 def _plans_of(eqn: Any, watch: Watch) -> Iterable[_Plan]:
-    """Those of the bodies of an equation. What a loop's condition computes shows in no result."""
+    """The plans of the bodies of an equation. All values of a loop's condition are hidden: they show in no result."""
     for body in bodies_of(eqn):
         if not _is_condition(eqn, body):
             yield _plan(body, watch, *_carried(eqn, body))
@@ -66,7 +65,7 @@ def _is_condition(eqn: Any, body: Any) -> bool:
 
 
 def _carried(eqn: Any, body: Any) -> tuple[int, int]:
-    """How many constants a loop's body has, and how many values it carries."""
+    """The number of constants of a loop's body, and the number of values that it carries."""
     if eqn.primitive is _jax.scan_p:
         return _jax.read_scan(eqn.params)
     if eqn.primitive is _jax.while_p and not _is_condition(eqn, body):
@@ -77,9 +76,9 @@ def _carried(eqn: Any, body: Any) -> tuple[int, int]:
 def _seen_in(
     jaxpr: Any, watch: Watch, first: int, carried: int, kept: Sequence[bool], maybe: set[Any]
 ) -> tuple[set[Any], set[Any]]:
-    """What `_seen` returns for a body, of whose results those are looked at that are `kept`. That of a loop has
-    `carried` values behind its `first` inputs, which are its first results. What is bad in them is seen if it comes to
-    the last iteration."""
+    """The result of `_seen` for a body whose results are tested where `kept` is true. A loop's body carries `carried`
+    values: they follow its `first` inputs, and are its first results. A bad value in the carry is seen if it lasts up
+    to the last iteration."""
     lasting = {at for at in range(carried) if kept[at]}
     while True:
         results = [var for at, var in enumerate(jaxpr.outvars) if (at in lasting if at < carried else kept[at])]
@@ -92,14 +91,13 @@ def _seen_in(
 
 @_jax.weakref_lru_cache
 def _shown_inputs(jaxpr: Any, watch: Watch, first: int, carried: int, kept: tuple[bool, ...]) -> frozenset[int]:
-    """The positions of the inputs of a body that show in these of its results what is bad in them."""
+    """The positions of the inputs of a body whose bad values show in those of its results that are `kept`."""
     seen, _ = _seen_in(jaxpr.jaxpr, watch, first, carried, kept, set())
     return frozenset(at for at, var in enumerate(jaxpr.jaxpr.invars) if var in seen)
 
 
 def _shown_operands(eqn: Any, watch: Watch, seen: set[Any]) -> Iterable[int]:
-    """The positions of the operands of an equation that show in those of its results that are seen what is bad in
-    them."""
+    """The positions of the operands of an equation whose bad values show in results that are in `seen`."""
     if not (bodies := bodies_of(eqn)):
         floats = [var for var in eqn.outvars if is_float(var.aval)]
         return [at for at in range(len(eqn.invars)) if floats and floats[0] in seen and watch.shows(eqn, at)]
@@ -115,7 +113,7 @@ def _shown_operands(eqn: Any, watch: Watch, seen: set[Any]) -> Iterable[int]:
 
 
 def _ahead(eqn: Any) -> int | None:
-    """How many of its operands an equation takes ahead of those of its bodies; None if bodies do not take the rest."""
+    """The number of operands before those of the equation's bodies; None if the bodies do not take all others."""
     if eqn.primitive is _jax.while_p:
         return eqn.params["cond_nconsts"]
     return _AHEAD.get(eqn.primitive)
@@ -126,12 +124,12 @@ _AHEAD = {**dict.fromkeys((*_CALLS, _jax.scan_p), 0), _jax.cond_p: 1}
 
 
 def _seen(jaxpr: Any, watch: Watch, results: Sequence[Any], maybe: set[Any]) -> tuple[set[Any], set[Any]]:
-    """The variables that show what is bad in them in one of these results, or in one that is looked at; and those that
-    are looked at, since they show it nowhere else."""
+    """The variables whose bad values show in one of these results or in a tested variable; and the variables that are
+    tested, since their bad values show nowhere else."""
     seen, hidden = {var for var in results if _is_variable(var)}, set[Any]()
     used = {x for eqn in jaxpr.eqns for x in eqn.invars if _is_variable(x)}.union(filter(_is_variable, jaxpr.outvars))
     for eqn in reversed(jaxpr.eqns):
-        # What a loop carries may be used in it, and not behind it.
+        # A loop may use a carried value that nothing after the loop uses.
         of_use = used.union(eqn.outvars) if bodies_of(eqn) else used
         hidden.update(var for var in eqn.outvars if var in maybe and var in of_use and var not in seen)
         seen |= hidden
@@ -148,7 +146,7 @@ def _is_in(x: Any, variables: Any) -> bool:
 
 
 def _run(jaxpr: Any, args: Sequence[Any], watch: Watch, first: int = 0, carried: int = 0) -> tuple[Any, list[Any]]:
-    """Evaluates a jaxpr. Returns whether a value is bad that shows in no result, and the results."""
+    """Evaluates a jaxpr. Returns a flag, true if a value is bad that shows in no result, and the results."""
     plan = _plan(jaxpr, watch, first, carried)
     flags: list[Any] = []
 
@@ -167,7 +165,7 @@ def _run(jaxpr: Any, args: Sequence[Any], watch: Watch, first: int = 0, carried:
 
 
 def _bind_flagged(eqn: Any, operands: Sequence[Any], watch: Watch) -> tuple[Any, Sequence[Any]]:
-    """An equation with bodies in which bad values may be hidden: they take and give what is known by then."""
+    """Binds an equation in whose bodies bad values may be hidden. The bodies take the flag and return it updated."""
     if eqn.primitive is _jax.shard_map_p:
         return _bind_region(eqn, operands, watch)
     if eqn.primitive is _jax.while_p and has_any(bodies_of(eqn)[0], watch):
@@ -195,7 +193,7 @@ def _with(flag: Any, other: Any) -> Any:
 
 @_jax.weakref_lru_cache
 def _flagged(jaxpr: Any, watch: Watch, first: int, carried: int, after: int) -> Any:
-    """A body that takes a flag behind its first `after` inputs, and gives it ahead of its results."""
+    """A body that takes a flag after its first `after` inputs, and returns it before its results."""
 
     def run(*args: Any) -> list[Any]:
         flag, outs = _run(jaxpr, [*args[:after], *args[after + 1 :]], watch, first, carried)
@@ -207,7 +205,7 @@ def _flagged(jaxpr: Any, watch: Watch, first: int, carried: int, after: int) -> 
 
 
 def _bind_region(eqn: Any, operands: Sequence[Any], watch: Watch) -> tuple[Any, Sequence[Any]]:
-    """A per-device region: each device has a flag."""
+    """Binds a per-device region, in which each device has a flag."""
 
     def region(*args: Any) -> tuple[Any, ...]:
         flag, outs = _run(_jax.closed_jaxpr(eqn.params["jaxpr"]), args, watch)

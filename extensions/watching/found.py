@@ -1,4 +1,4 @@
-"""What becomes of a bad value: an error, an event, or the end of the program."""
+"""Reactions to a bad value: an error, an event, or the end of the program."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ class NonFinite(errors.CheckError):
         operation: The name of the operation, as in a jaxpr.
         callers: The lines that called the function that has the line, the nearest first.
         value: The bad value; of a complex number the magnitude.
-        index: Where in its array it is: the first if there are several.
-        count: How many elements of the array are bad.
+        index: The index of that element in its array: of the first bad one if there are several.
+        count: The number of bad elements of the array.
         operands: The operands of the operation, at most three.
         iteration: The iteration of each loop around it, the outermost first, counted from 0. Where a loop goes backward
             it is that of the same elements forward.
-        backward: Whether it is in a backward pass. The line is then the one whose derivative is computed.
+        backward: True in a backward pass. The line is then the one whose derivative is computed.
     """
 
     operation: str = ""
@@ -101,17 +101,17 @@ class NonFinite(errors.CheckError):
 NonFinite.__module__ = BadOperand.__module__ = "effects"
 
 _OPERANDS = 3
-"""Of how many operands a record has values."""
+"""The number of operands whose values a record has, at most."""
 
 
 def read_fields(of: tuple[Any, ...], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says, for users. `of`: the name of the operation; of each operand its name, its type, and whether
-    it has the shape of the result; of each result its type and shape; whether it is in a backward pass. None if the
+    """The fields of a record for users. `of`: the name of the operation; of each operand its name, its type, and True
+    if it has the shape of the result; of each result its type and shape; True in a backward pass. Empty if the
     operation is not known."""
     operation, operands, outs, backward = of or ("", (), (("", ()),), False)
     first, count = map(int, fields["at"])
     value, *numbers = map(float, fields["values"])
-    ends = [*itertools.accumulate(math.prod(shape) for _, shape in outs)]  # one stands behind the other
+    ends = [*itertools.accumulate(math.prod(shape) for _, shape in outs)]  # the results are concatenated
     result = next(i for i, end in enumerate(ends) if first < end)
     type_, shape = outs[result]
     first -= ends[result - 1] if result else 0
@@ -142,7 +142,7 @@ def _text(fields: Mapping[str, Any]) -> str:
 def error_of(
     where: Where, fields: Mapping[str, Any], text: str, lane: tuple[int, ...], device: int, grid: tuple[int, ...] = ()
 ) -> NonFinite:
-    """What is raised at a line for what `read_fields` returns."""
+    """The error at a line, with the fields that `read_fields` returns."""
     devices = (device,) if device >= 0 and jax.device_count() > 1 else ()
     numbers = ("iteration", fields["iteration"]), ("lane", lane), ("device", devices), ("grid index", grid)
     place = [
@@ -161,13 +161,13 @@ def error_of(
 
 
 _raised: dict[int, tuple[int, Any, NonFinite | None]] = {}
-"""By stream, the epoch of the last program of which a bad value was raised, the place of that in program order, and the
-error where it was found without a search. Only drain threads write it."""
+"""By stream, the last program of which a bad value was raised: its epoch, the place of the value in program order, and
+the error if the value was found without a search. Only drain threads write it."""
 
 
 def is_first(token: Sequence[int], place: Any = (), failure: NonFinite | None = None) -> bool:
-    """Whether this is the first record of its program that is raised. Devices go on by themselves, so that one may come
-    later and stand before that in program order: then the error says it."""
+    """True if this is the first record of its program that is raised. Devices run on their own, so a later record may
+    come before that one in program order: then the error that was raised gets the later record's fields."""
     known = _raised.get(token[STREAM])
     if known is None or known[0] != token[EPOCH]:
         _raised[token[STREAM]] = token[EPOCH], place, failure
@@ -181,7 +181,7 @@ def is_first(token: Sequence[int], place: Any = (), failure: NonFinite | None = 
 
 
 def place_of(order: tuple[Any, ...], iterations: Iterable[Any], grid: Iterable[Any] = ()) -> list[Any]:
-    """Where an operation stands in program order. See `Found.order`."""
+    """The place of an operation in program order, see `Found.order`."""
     numbers, place = iter(iterations), list[Any]()
     for each in order:
         place += grid if each == "grid" else [_SIGNS[each] * next(numbers) if each in _SIGNS else each]
@@ -192,23 +192,23 @@ _SIGNS = {"+": 1, "-": -1}
 
 
 searches: dict[int, list[tuple[Any, ...]]] = {}
-"""By its number, what a search has found: of each bad value the place in program order, the device if it is in a
-per-device region or -1, the line, what `read_fields` takes, what a record says of it, and the place in a grid."""
+"""By number of a search, the bad values that it has found. Each has its place in program order, its device (-1 outside
+of per-device regions), its line, the two arguments of `read_fields`, and its place in a grid."""
 
 
 @described_by("watch")
 @dataclasses.dataclass(frozen=True)
 class Found(Check):
-    """A bad value that is raised: of each call of a program the first.
+    """A bad value that is raised, the first of each call of a program.
 
     Attributes:
-        order: The position of the operation, behind those of the equations that it is in. Behind a loop or a branch
-            stands which body it is. "+" and "-" stand for the number of an iteration, forward and backward, and "grid"
-            for the place in a grid.
+        order: The position of the operation, after those of the equations around it. The position of a loop or branch
+            is followed by the number of its body. "+" and "-" stand for the number of an iteration, forward and
+            backward, and "grid" for the place in a grid.
     """
 
     of: tuple[Any, ...] = ()  # see `read_fields`
-    search: int = 0  # which search has found it, whose records are read later; 0: none
+    search: int = 0  # the number of the search that found it, and reads its records later; 0: none
     place: tuple[Any, ...] = ()  # lane, device and place in a grid, where the record does not say it
     order: tuple[Any, ...] = ()
 
@@ -254,7 +254,7 @@ class FoundEvent(Event):
 
 
 def ending(function: Callable[..., Any]) -> End:
-    """What ends the program with what this function raises."""
+    """A content that ends the program with the error that this function raises."""
     message, one = Line("a bad value"), jax.tree.structure(0)
     return End(HostFunction(function, name="fx.watch"), (_NOTHING,), one, pass_record=True, message=message)
 
@@ -275,8 +275,8 @@ def bind_found(
     order: tuple[Any, ...],
     bad: Sequence[Any] = (),
 ) -> None:
-    """Records what an equation made of its operands, where `found` holds. `around`: the iterations of the loops; `bad`:
-    which elements of its results are, in place of all that the watch takes for it."""
+    """Records the operands and results of an equation where `found` holds. `around`: the iterations of the loops;
+    `bad`: masks of the bad elements of its results, in place of the watch's own."""
     bad = [flags for flags, out in zip(bad, outs, strict=False) if is_numeric(_jax.typeof(out))]
     name = eqn.primitive.name
     outs = [out for out in outs if is_numeric(_jax.typeof(out))]

@@ -1,6 +1,7 @@
-"""A function that had a bad value is run again from its arguments, now with a look at each equation.
+"""The search for a bad value: the function is run again from its arguments, now with a test after each equation.
 
-So the program itself has one boolean more, and what says where a bad value comes from is compiled once there is one.
+So the program itself has only one more boolean, and the code that finds where a bad value comes from is compiled only
+if there is one.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ _numbers = itertools.count(1)
 
 
 def can_search(jaxpr: Any, in_region: bool = True) -> bool:
-    """Whether a function can be run again: what it computes depends on its arguments alone. `in_region`: whether it may
-    have per-device regions. A search for which the program waits would need devices that wait for it."""
+    """True if a function can be run again: its results depend on its arguments alone. `in_region`: True if it may have
+    per-device regions. It may not if the program waits for the search, which needs the devices: a deadlock."""
 
     def is_in_the_way(eqn: Any) -> bool:
         is_effect = eqn.primitive is effect_p or any(_jax.jaxprs_in(eqn.params))
@@ -83,7 +84,7 @@ def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
 
 
 def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., None]:
-    """What is called with the arguments of a function that had a bad value."""
+    """The callback that takes the arguments of a function that had a bad value, and searches it."""
     search, lock = dataclasses.replace(watch, search=next(_numbers)), threading.Lock()
     silent, depth = silent_jaxpr(jaxpr), depth_of(jaxpr)
 
@@ -94,19 +95,20 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
     again = jit(run, compiler_options=_NO_TRIALS)
 
     def look(args: Sequence[Any], place: Sequence[int] = (), first: int = 0, last: int = _ALL, most: int = _ALL) -> Any:
-        """Which elements of results are bad, and what is found. The rest is as in `Each._repair`."""
+        """Runs the function again. Returns masks of the bad elements of its results, and what was found. The arguments
+        after `args` are the limits of `Each._repair`."""
         numbers = [most, first, last, *place, *[_ALL] * (depth + 1 - len(place))]
         searches[search.search] = []
         bad = [np.asarray(x) for x in again(np.array(numbers, np.int32), *args)]
-        runtime.waiting.wait([*runtime.streams.own()], None, None)  # and raises nothing of others
-        # An equation comes behind those inside.
+        runtime.waiting.wait([*runtime.streams.own()], None, None)  # without raising errors of other calls
+        # An equation is sorted after those inside it.
         return bad, sorted(searches.pop(search.search), key=lambda each: ([*each[0], math.inf], each[1]))
 
     def find(*given: Any, record: Record) -> None:
         if watch.mode == "raise" and not is_first(record.token):
             return
         args = [*map(_jax.with_type, given, jaxpr.in_avals)]
-        with lock:  # one thread at a time has the list of what is found
+        with lock:  # the list of what is found is used by one thread at a time
             _, found = look(args)
             if watch.results:
                 found = _first_that_shows(found, functools.partial(look, args))
@@ -122,7 +124,7 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
 
 
 def _first_that_shows(found: list[Any], look: Callable[..., Any]) -> list[Any]:
-    """The first of what is found with which a result is bad, by bisection: what is made bad behind it is repaired."""
+    """The first found value that makes a result bad, by bisection: bad values that are made after it are repaired."""
     most = max((int(fields["trips"]) for *_, fields, _ in found if "trips" in fields), default=0)
     found = [each for each in found if "trips" not in each[4]]
     places = [place for place, *_ in found]
@@ -153,6 +155,6 @@ _NOT_FOUND: tuple[Any, ...] = [], -1, None, (), {"at": (0, 0), "values": (np.nan
 
 
 def _takes_bad(jaxpr: Any, args: Sequence[Any], watch: Watch) -> bool:
-    """Whether a function is given bad values, or has such constants: then no operation has to make one."""
+    """True if the arguments or constants of a function are bad: then no operation has to make a bad value."""
     literals = [x.val for eqn in _jax.eqns_in(jaxpr) for x in eqn.invars if hasattr(x, "val")]
     return bool(watch.any_bad([*args, *map(jnp.asarray, literals)], ""))

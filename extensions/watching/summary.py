@@ -1,4 +1,4 @@
-"""What `summary=True` logs of each value that a function computes."""
+"""Summaries of the values that a function computes, as `summary=True` logs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from effects.extensions.watching.tables import is_float
 
 
 def bind_summaries(operation: str, where: Where, outs: Sequence[Any], around: Sequence[Any]) -> None:
-    """Logs what the results of an operation are as a whole. `around`: the iterations of the loops."""
+    """Logs a summary of each result of an operation. `around`: the iterations of the loops."""
     for out in outs:
         if not is_float(_jax.typeof(out)) or not out.size:
             continue
@@ -36,7 +36,7 @@ _NUMBERS = ("min", "max", "mean", "norm", "zeros", "nonfinite")
 
 
 def _summary(x: Any) -> dict[str, Any]:
-    """The first four are of the finite elements; the last two are shares of all."""
+    """The numbers of a summary: the first four are of the finite elements; the last two are shares of all elements."""
     x = jnp.abs(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x
     x = x.astype(jax.dtypes.canonicalize_dtype(np.float64))
     finite = jnp.isfinite(x)

@@ -1,7 +1,7 @@
-"""Which primitives can make a bad value of good ones, and which show a bad operand in their result.
+"""Tables of primitives that can make a bad value of good ones, and of those that show a bad operand in the result.
 
-A primitive that no table names can make one, and shows none. `tests/extensions/watching/test_primitives.py` holds the
-tables to what the primitives do, over all types.
+A primitive in no table is taken to make bad values, and to show none. `tests/extensions/watching/test_primitives.py`
+compares the tables with the primitives, over all types.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _MOVES = _named(
     "all_to_all ppermute slice dynamic_slice dynamic_update_slice concatenate pad select_n split tile gather real imag "
     "after print_grad get swap"
 )
-"""They give values that they take, of all types."""
+"""Primitives that copy elements of their operands, of all types."""
 
 _CHOOSES = _named("scatter neg abs max min clamp cummax cummin sort top_k sign floor ceil round")
-"""They give a value that they take, its opposite or a rounded one."""
+"""Primitives that return an element of an operand, its negative or a rounded one."""
 
 _BOUNDED = _named("tanh logistic erf erfc atan asinh")
-"""They give neither NaN nor infinities, but of NaN and infinities."""
+"""Primitives that return NaN or infinities only for NaN or infinities."""
 
 _NO_NAN = _named("exp exp2 expm1 sinh cosh cbrt square integer_pow reduce_max reduce_min pmax pmin")
-"""They give infinities, and NaN of NaN only."""
+"""Primitives that may return infinities, but NaN for NaN only."""
 
 _SHOWS_INFINITY = _named(
     "reshape transpose broadcast_in_dim squeeze rev copy name device_put "
@@ -61,12 +61,12 @@ def is_float(aval: Any) -> bool:
 
 
 def is_numeric(aval: Any) -> bool:
-    """Whether a predicate may be asked of such values."""
+    """True if a predicate may be called with values of this type."""
     return isinstance(aval, _jax.ShapedArray) and jnp.issubdtype(aval.dtype, np.number)
 
 
 def makes_bad(eqn: Any, nan: bool, inf: bool) -> bool:
-    """Whether an equation can give a bad value if it takes none."""
+    """True if an equation can return a bad value for good operands."""
     floats = [var.aval for var in eqn.outvars if is_float(var.aval) and 0 not in var.aval.shape]
     if not floats:
         return False
@@ -87,7 +87,7 @@ def makes_bad(eqn: Any, nan: bool, inf: bool) -> bool:
 
 
 def shows_bad(eqn: Any, position: int, nan: bool, inf: bool) -> bool:
-    """Whether a bad value in this operand is one in the only result, whatever the others are."""
+    """True if a bad value in this operand makes the only result bad, whatever the other operands are."""
     if len(eqn.outvars) != 1 or not is_float(result := eqn.outvars[0].aval) or 0 in result.shape:
         return False
     name = eqn.primitive.name

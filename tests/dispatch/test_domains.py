@@ -1,4 +1,4 @@
-"""What waits for a function that runs: nothing of another order domain, nothing unordered, and no barrier for these."""
+"""A function that runs holds up no effect of another order domain, no unordered effect, and no barrier for these."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ LINES = {
 @pytest.mark.parametrize("where", ["in one program", "in several", "eagerly"])
 @pytest.mark.parametrize("held", HELD)
 def test_nothing_else_waits_for_a_function_that_runs(held, where, to_python):
-    """While a function runs, what is of another domain or unordered comes, ahead of it or behind, in the same program
-    or a later one; a barrier for these returns, and one for the function does not."""
+    """While a function runs, effects of another domain and unordered ones come, before it or after, in the same program
+    or a later one. A barrier for these returns, and a barrier for the function does not."""
     begun, go_on = threading.Semaphore(0), threading.Event()
     seen: list[int] = []
 

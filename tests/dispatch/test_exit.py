@@ -193,8 +193,8 @@ def test_what_was_never_done_is_shown_and_said():
 @pytest.mark.parametrize("order", ["thread", "process"])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_daemon_thread_that_goes_on_does_not_keep_the_process_from_ending(order, devices):
-    """What was issued before is shown; what the thread issues while the process ends is left out at some point. An exit
-    handler that comes later may join the thread, which waits for nothing any more."""
+    """Effects issued before are shown; those that the thread issues while the process ends are dropped at some point. A
+    later exit handler may join the thread, which waits for nothing any more."""
     done = run_python(
         "import atexit, faulthandler, itertools, threading\n"
         "faulthandler.dump_traceback_later(80, exit=True)\n"

@@ -24,7 +24,7 @@ ON_TOP = {
     "wrapped": "fx.install()\nold = jax.jit\njax.jit = lambda f, **options: old(f, **options)",
     "broken": "def fail(*args, **kwargs): raise RuntimeError('a fake')\njax.jit = fail",
 }
-"""By name, code that has replaced `jax.jit` in one way or another."""
+"""Code that replaces `jax.jit`, by name."""
 
 PROGRAM = """
 import contextlib, io, jax.numpy as jnp
@@ -61,7 +61,7 @@ def outcomes():
 
 @pytest.mark.parametrize("name", ON_TOP)
 def test_programs_are_made_by_jaxs_own_jit(name, outcomes):
-    """Whatever stands in `jax.jit`, ours included, our programs are compiled with JAX's own."""
+    """Our programs are compiled with JAX's own `jit`, whatever has replaced `jax.jit`, ours included."""
     status, output = outcomes[name]
     assert status == 0, output
 
@@ -92,7 +92,7 @@ def test_all_places_have_it_and_give_it_back():
 
 
 def test_libraries_that_compile_with_ours(installed, lines):
-    """What a library compiles with ours is taken by `fx.jit` and its siblings, as what it compiles with JAX's."""
+    """`fx.jit` and its siblings take functions that a library compiled with ours, as those compiled with JAX's."""
     equinox, nnx = pytest.importorskip("equinox"), pytest.importorskip("flax.nnx")
 
     def run():
@@ -115,7 +115,7 @@ def test_libraries_that_compile_with_ours(installed, lines):
 
 
 def test_threads_may_install_at_the_same_time():
-    """All of them, and one call gives everything back."""
+    """Eight threads install at once, and one call of `uninstall` restores everything."""
     own = jax.jit
     threads = [threading.Thread(target=fx.install) for _ in range(8)]
     [thread.start() for thread in threads]

@@ -1,4 +1,4 @@
-"""What `fx.jit` returns, and `fx.jit` itself, look like JAX's to whoever inspects them."""
+"""`fx.jit`, and the functions that it returns, look like JAX's when they are inspected."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def outcome(look, f):
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("kind", FUNCTIONS)
 def test_a_jitted_function_looks_like_jaxs(kind, look):
-    """Its attributes, what `inspect` says of it, and its errors are those of a function of `jax.jit`."""
+    """A function of `fx.jit` has the attributes, answers to `inspect`, and errors of a function of `jax.jit`."""
     fun, options = FUNCTIONS[kind]
     outcomes = [outcome(LOOKS[look], jit(fun, **options)) for jit in (fx.jit, jax.jit)]
     assert outcomes[0] == outcomes[1]
@@ -173,5 +173,5 @@ def _generator(x):
 @pytest.mark.filterwarnings("ignore:backend and device")
 @pytest.mark.parametrize("look", JITS)
 def test_jit_looks_like_jaxs(look):
-    """Its signature has all options, and mistakes in a call of it are those of `jax.jit`."""
+    """`fx.jit` has all options in its signature, and wrong calls of it raise the errors of `jax.jit`."""
     assert outcome(JITS[look], fx.jit) == outcome(JITS[look], jax.jit)

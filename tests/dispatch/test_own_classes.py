@@ -44,7 +44,7 @@ def _vector(result):
 
 @pytest.mark.parametrize("fun", [_quiet, _printing])
 def test_a_result_class_may_check_its_fields(lines, fun):
-    """Such a class is returned by calls, by compiled programs, and by exported ones, as with `jax.jit`."""
+    """Calls, compiled programs and exported programs return a class that checks its fields, as with `jax.jit`."""
     compiled = fx.jit(fun).lower(X).compile()
     exported = fx.export(fun)(VECTOR)
     assert compiled.out_tree == jax.tree.structure(fun(X)) == exported.out_tree

@@ -1,4 +1,4 @@
-"""What only asks, declares or registers leaves JAX's backends alone: devices can still be chosen afterwards."""
+"""Functions that only ask, declare or register start no JAX backend: devices can still be chosen afterwards."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ QUIET = {
     "fork": "import os\nfx.effects_barrier()\nif (child := os.fork()) == 0: os._exit(0)\nos.waitpid(child, 0)",
     "end": "import atexit; fx.effects_barrier(); fx.dispatch.runtime.runtime.runtime.stop()",
 }
-"""By public name, and a word behind it where there are several: code that has no effect and calls no program."""
+"""Code that has no effect and calls no program, by public name, with a word after it if there are several."""
 
 LOUD = {
     *("callback", "check", "error_if", "log", "print", "print_grad", "breakpoint"),  # effects
@@ -54,11 +54,11 @@ LOUD = {
     *("custom_call", "fori_loop_with_progress", "scan_with_progress"),
     *("deserialize", "register_custom_call"),  # of a program, and of a library's handler
 }
-"""What is part of a program, or takes one."""
+"""Functions that are part of a program, or take one."""
 
 
 def test_every_public_function_is_asked():
-    """A function that is added is put into one of the tables."""
+    """Each public function is in one of the tables, so that a new one must be added."""
     import effects as fx
 
     functions = {name for name in public_names() if not isinstance(getattr(fx, name), type) and name != "__version__"}

@@ -103,7 +103,7 @@ def test_callback_that_raises_in_iteration_500(program, kind):
 
 
 def test_error_of_a_sync_callback_says_where_its_program_ended(capsys):
-    """What came before it is carried out."""
+    """Effects before the callback are carried out."""
 
     @fx.jit
     def f(x):

@@ -140,7 +140,7 @@ def _partitioned(x):
 
 
 def _is_refused():
-    """Whether a function of `custom_partitioning` with effects is refused."""
+    """True if a function of `custom_partitioning` with effects is refused."""
     try:
         jax.make_jaxpr(lambda x: _partitioned(x))(jnp.ones(2))
     except fx.MissingTokenRule:
@@ -149,7 +149,7 @@ def _is_refused():
 
 
 def _tokens_of_log():
-    """How many tokens the records of a kernel have that writes its effects to a log."""
+    """The number of tokens of the records of a kernel that writes its effects to a log."""
     with _jax.with_kernel_options(logs_simulated=True), fx.capture() as records:
         jax.jit(lambda x: _kernel(x))(jnp.ones(2))
         fx.effects_barrier()

@@ -78,7 +78,7 @@ PROGRAMS = {
     "no module": "import nothing_of_this_name",
     "logs": "import logging\nlogging.warning('%s', 1)\nlogging.exception('text')",
 }
-"""By name the text of a script. None of these imports JAX."""
+"""The texts of scripts, by name. None of these imports JAX."""
 
 CALLS = {
     "arguments": ["shows.py", "--record", "x", "-m", "--", "-c", ""],
@@ -105,7 +105,7 @@ CALLS = {
     "exiting text": ["-c", "raise SystemExit('text')"],
     "input": ["-", "a"],
 }
-"""By name the words behind `python`, or behind `effects run`."""
+"""The words after `python` or `effects run`, by name."""
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ def run(folder, text, *options, status=0, **environment):
 
 
 def test_jit_is_ours_when_the_program_imports_jax(folder):
-    """What it sets in the environment ahead of that is heeded."""
+    """JAX heeds environment variables that the program sets before it imports JAX."""
     output, _ = run(folder, JIT)
     assert sorted(output.splitlines()) == ["effects float64", "turn 0", "turn 1", "turn 2"]
 

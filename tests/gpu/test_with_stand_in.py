@@ -12,8 +12,8 @@ SUITE = [
     "-k=not (for_which_others_wait or prints_and_logs_in_order or each_device_says_its_own or says_it_once "
     "or error_comes_behind)",
 ]
-"""What the simulated GPUs do not have: handlers of the user's, which read operands on the host. What handlers of a GPU
-print has no order, and an error of theirs may leave out lines ahead of it, as `docs/sharp-bits.md` says."""
+"""Tests that simulated GPUs can pass: none with a user's handler, which reads operands on the host. Lines of a GPU's
+handlers have no order, and an error of such a handler may drop lines before it, as `docs/sharp-bits.md` says."""
 
 
 def test_suite_passes_with_the_stand_in():

@@ -76,7 +76,7 @@ def test_effects_are_refused(function, jit, devices, around):
 
 @pytest.mark.parametrize("function", [shows, shows_in_kernel, calls], ids=lambda f: f.__name__)
 def test_effects_happen_where_the_function_runs_by_itself(function):
-    """Outside of jit JAX runs it as any function."""
+    """JAX runs it as any function outside of jit."""
     with fx.capture() as records:
         partitioned(function)(jnp.asarray(X))
     assert [record.effect for record in records] == ["callback" if function is calls else "print"]
@@ -84,7 +84,7 @@ def test_effects_happen_where_the_function_runs_by_itself(function):
 
 @pytest.mark.parametrize("setting", ["program_order", "jax"])
 def test_callbacks_of_jax_are_left_to_jax(setting, capfd):
-    """On one device they happen, beside effects of ours around the function."""
+    """Callbacks happen on one device, beside effects of ours around the function."""
 
     def function(x):
         jax.debug.print("first {}", x[0])
@@ -103,7 +103,7 @@ def test_callbacks_of_jax_are_left_to_jax(setting, capfd):
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
 def test_functions_without_effects_are_as_they_were(jit, devices):
-    """Under `fx.jit` too, with effects around them."""
+    """Functions without effects are partitioned by JAX, under `fx.jit` too, with effects around them."""
     f = partitioned(lambda x: x * 2)
     with fx.capture() as records:
         np.testing.assert_array_equal(jit(lambda x: (fx.print("{}", x[0]), f(x))[1])(sharded(devices)), X * 2)

@@ -141,7 +141,7 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
 
 
 def _compare_counts(expected: Outcome, seen: Outcome) -> list[str]:
-    """What is wrong with the counts of prints with filters. A program that fails may not have come to all of them."""
+    """The mistakes in the counts of prints with filters. A program that fails may not have come to all of them."""
     if expected.errors or any(isinstance(state, str) for state in expected.states):
         return []
     complaints = []

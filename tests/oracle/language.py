@@ -91,7 +91,7 @@ SWITCHES = ("quiet", "loud")
 """What a callback that the program waits for may do besides: filtered prints are left out from then on, or not."""
 
 CHANGES = ("off", "on", "every 1", "every 2", "every 3", "level warning", "level info")
-"""What another thread may change of the filters of all prints that have one, between two dispatches."""
+"""The changes that another thread may make to the filters of all filtered prints, between two dispatches."""
 
 # What a runner may be able to do; programs are made of what it can.
 FEATURES = frozenset(

@@ -54,7 +54,7 @@ EVERYWHERE = -1
 
 
 class Filters:
-    """What the filters of prints have counted, in regions on each device by itself; and what was changed of them."""
+    """The counts of filters of prints, in regions by device; and the changes of these filters."""
 
     def __init__(self) -> None:
         self._is_quiet = False
@@ -83,7 +83,7 @@ class Filters:
         return True
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """By label: how many have come, and how many were shown."""
+        """The numbers of prints that have come and that were shown, by label."""
         found: dict[str, tuple[int, int]] = dict.fromkeys(self.known, (0, 0))
         for (label, device), come in self._come.items():
             count, shown = found.get(label, (0, 0))

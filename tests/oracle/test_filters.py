@@ -27,7 +27,7 @@ print("done")
 
 
 def test_counts_and_lines_of_random_programs_are_those_of_a_reading() -> None:
-    """On one device and on several, by one thread and by several, while filters are changed."""
+    """Random programs run on one device and on several, from one thread and from several, while filters are changed."""
     done = run_forked(SAMPLE)
     assert done.stdout.endswith("done\n"), done.stdout[-3000:] + done.stderr[-3000:]
 
@@ -37,7 +37,7 @@ RUNS = [Run(SHOWS, (1, 2, 3), change=change) for change in ("", "off", "on", "le
 
 
 def test_change_counts_from_the_next_dispatch_on() -> None:
-    """What is left out counts as what is shown does, and a level takes the place of the logger's."""
+    """Hidden prints count as shown ones do, and a level replaces that of the logger."""
     outcome = compare.check(RUNS)
     assert outcome.lines == ["shows 0 0", "shows 0 2", "shows 2 0", "shows 2 2"]
     assert outcome.counts == {"shows": (20, 4)}

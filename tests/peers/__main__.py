@@ -27,7 +27,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     **{name: (*_BESIDE, name) for name in ("chex", "optax")},
     "numpyro": ("test",),
 }
-"""By library, what pytest is given in its source, unless the command names tests."""
+"""The arguments of pytest in a library's source, by library, unless the command names tests."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

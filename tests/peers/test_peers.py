@@ -30,7 +30,7 @@ def test_fails():
 
 
 def test_differences_are_told(tmp_path, capfd):
-    """What passes plainly and not with ours is named, also where it ends the process; the tests behind that run."""
+    """Tests that pass plainly and not with ours are named, also if one ends the process; the tests after it run."""
     source, results = tmp_path / "source", tmp_path / "results"
     (source / "tests").mkdir(parents=True)
     (source / "tests/test_suite.py").write_text(SUITE)

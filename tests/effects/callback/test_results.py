@@ -287,7 +287,7 @@ def test_results_of_a_type_that_fits_take_no_python(asked, returned, request):
 @pytest.mark.parametrize("shape", [(), (3,), (0,)])
 @pytest.mark.parametrize("wide", ["int64", "uint64", "float64", "complex128"])
 def test_numbers_of_64_bits_are_taken_as_io_callback_takes_them(wide, shape, jit):
-    """Where JAX has no type of 64 bits, NumPy's are taken for half of that, in structures and lanes too."""
+    """NumPy's types of 64 bits are converted to 32 bits if JAX has only these, in structures and lanes too."""
     narrow = jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(wide))
 
     def answer(x):

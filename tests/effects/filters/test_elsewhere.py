@@ -96,7 +96,7 @@ def test_persistent_cache_in_two_processes(tmp_path):
 
 
 def test_line_of_a_program_that_was_freed():
-    """When a program is gone its line is still listed, and its count goes on if it comes again."""
+    """A line stays listed when its program is gone, and its count goes on if the program comes again."""
     title = new_title()
     f = fx.jit(_program(title))
     assert texts_of(f, 4) == ["0", "3"]

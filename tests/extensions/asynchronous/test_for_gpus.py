@@ -146,7 +146,7 @@ def test_callbacks_are_refused_where_there_are_no_handlers(platform):
 
 
 def test_custom_calls_hand_the_token_on():
-    """Their call takes the token in place, and counts nothing."""
+    """The call of a custom call takes the token in place, and counts nothing."""
     fx.register_custom_call("for_gpus.announce", (build_handlers(), "announce"), platform="cuda")
     text = lowered(lambda: fx.custom_call("for_gpus.announce", (), label="", effect=STEP))
     (call,) = (line for line in text.splitlines() if "@effects_custom_call" in line)

@@ -78,7 +78,7 @@ def test_inspected():
 
 
 def test_operations_in_kernels_are_refused():
-    """While tracing, also where it is called without `fx.jit`."""
+    """The error comes while tracing, also without `fx.jit`."""
 
     def kernel(x_ref, out_ref):
         future = fx.async_callback(np.sin, jax.ShapeDtypeStruct((4,), X.dtype), x_ref[...])

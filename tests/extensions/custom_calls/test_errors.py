@@ -74,8 +74,8 @@ def test_error_outside_of_programs():
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_error_comes_behind_the_lines_ahead_of_it(sync, capsys):
-    """Also at a call that has been compiled before, whether that call raises or the barrier; and with `sync` all that
-    was issued is visible when the call raises."""
+    """The order also holds at a call that was compiled before, whether the call or the barrier raises; and with `sync`
+    all lines that were issued are visible when the call raises."""
 
     @fx.jit
     def f(x):

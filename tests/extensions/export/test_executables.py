@@ -157,7 +157,7 @@ def test_a_program_is_compiled_once_for_calls_and_ahead(lines, options, called_f
 
 
 def test_pickled_executables_are_refused():
-    """With effects or without: the error names the function, and what to write."""
+    """The error names the function and the remedy, with effects or without."""
     for fun in (_plain, _printing):
         compiled = fx.jit(fun).lower(X, 1, k=1.0).compile()
         with pytest.raises(NotImplementedError, match=rf"`{fun.__name__}`, which `fx.jit` compiled.*fx.export"):

@@ -98,7 +98,7 @@ def while_loop(x):
 
 
 def called(x):
-    """In a function that is called twice, and that takes a future."""
+    """Starts operations in a function that is called twice, and in one that takes a future."""
 
     @jax.jit
     def twice(x):

@@ -1,4 +1,4 @@
-"""How often JAX's own callbacks happen under `vmap` in `fx.jit`: as in `jax.jit`, but for lanes that are not there."""
+"""Under `vmap`, `fx.jit` runs JAX's own callbacks as often as `jax.jit` does, but not for lanes that are masked out."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _count(wanted):
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_branches_that_some_lanes_take(kind, ordered, lines):
-    """What does not differ happens once, if some lane takes its branch; all else in the lanes that take it."""
+    """An effect with equal operands in all lanes happens once if some lane takes its branch; others in these lanes."""
 
     def nest(do, lane, same):
         def taken(lane, same):
@@ -172,7 +172,7 @@ def test_branches_that_some_lanes_take(kind, ordered, lines):
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_loops_whose_lanes_end_one_by_one(kind, ordered, lines):
-    """What does not differ happens once in each iteration that some lane comes to; all else in the lanes that do."""
+    """An effect with equal operands in all lanes happens once in an iteration of some lane; others in these lanes."""
 
     def nest(do, lane, same):
         return jax.lax.while_loop(
@@ -205,7 +205,7 @@ def test_branches_of_one_axis_and_operands_of_another(ordered, lines):
 
 
 def test_results_do_not_differ_between_lanes(lines):
-    """What a callback returned once is the same in all lanes, so that it may be returned as it is; ours may not."""
+    """A result of a callback that ran once is equal in all lanes, so `out_axes` may be None; with ours it may not."""
 
     def run(jit, call):
         f = jax.vmap(lambda x: (x, call()), out_axes=(0, None))

@@ -52,7 +52,7 @@ def test_lanes_that_are_there(do, lines):
 
 @each_effect
 def test_values_that_are_the_same_in_all_lanes(do, lines):
-    """What does not depend on the lane happens once, as in JAX."""
+    """An effect that does not depend on the lane happens once, as in JAX."""
     assert lines(fx.jit(jax.vmap(lambda x: (do("same", jnp.float32(1)), x)[1])), jnp.arange(3.0)) == ["same 1.0"]
 
 

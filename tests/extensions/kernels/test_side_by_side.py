@@ -56,8 +56,8 @@ def _seen(f, *args):
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
 @pytest.mark.parametrize("grid", GRIDS)
 def test_order_of_the_grid(grid, jit):
-    """With each number of cores and each way of naming axes parallel, a kernel has the records of a loop over its grid,
-    between those around it."""
+    """A kernel has the records of a loop over its grid, between the records around it, whatever the number of cores and
+    whichever axes are parallel."""
     expected = _seen(jit(_program(grid, interpret=True)), X)
     assert expected[1][0][1] == "ahead" and expected[1][-1][1] == "behind" and len(expected[1]) > 12
     for cores, first, seed in ((2, None, 0), (1, "parallel", 5), (2, "parallel", 0), (3, "parallel", 3)):

@@ -272,7 +272,7 @@ def _under_vmap(target):
 @pytest.mark.parametrize("which", ["lanes", "one lane", "lanes of lanes", "masks", "nothing mapped"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_lanes_and_masks(target, which):
-    """What `vmap` and a mask hand into a kernel is lowered."""
+    """The operands that `vmap` and a mask add to a kernel are lowered."""
     f, x = _under_vmap(target)[which]
     (eqn,) = [e for e in jax.make_jaxpr(f)(x).jaxpr.eqns if e.primitive is pallas.pallas_call_p]
     avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
@@ -324,7 +324,7 @@ def test_results_are_refused():
 
 
 def test_asynchronous_operations_are_refused():
-    """What is in flight is kept for a program, in a branch of the kernel too."""
+    """Operations in flight belong to a program, so a kernel may start none, in a branch neither."""
 
     def start(x):
         return fx.async_done(fx.async_start(jnp.sin, x))

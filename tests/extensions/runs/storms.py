@@ -123,7 +123,7 @@ _CALLS = 3  # of a thread in each turn: its number, and its programs; one more w
 
 
 def _printed(seed: str, process: int, thread: int, device: int, turns: range) -> Iterator[str]:
-    """What a thread prints in these turns: on both devices, or in the region on one of them."""
+    """The lines that a thread prints in these turns: on both devices, or in the region on one of them."""
     case = case_of(seed, process, thread)
     kinds = kinds_of_labels(case.runs)
     lines = [line.split(" ") for line in expect(case, RecordedReading).lines if EFFECTS[kinds[label_of(line)]]]
@@ -173,7 +173,7 @@ def check_file(run: fx.runs.Run, written: Sequence[str], seed: str, process: int
 
 
 def check_storm(folder: Path, seed: str, processes: int, most: int = 2000) -> tuple[int, int]:
-    """Runs a storm in which each process is killed. Where one of several is gone, JAX may end the others at any moment.
+    """Runs a storm in which each process is killed. When one of several is gone, JAX may end the others at any moment.
     Returns how many lines were written, and how many places are torn."""
     rng = random.Random(seed)
     threads, size = rng.choice((1, 3, 4)), rng.choice((1 << 16, 1 << 16, 1 << 20, 1 << 26))

@@ -130,7 +130,7 @@ PRINTS = [[f"{place}{number} {{}}" for number in range(3)] for place in ("before
 @pytest.mark.parametrize("kind", ["value", "moved", "left out", "added"])
 @pytest.mark.parametrize("place", range(3), ids=["before", "in", "behind"])
 def test_change_around_a_region_is_found_in_its_place(place, kind, record):
-    """Where devices have effects for themselves, and where they have them in common; and it is found nowhere else."""
+    """A change is found in the region and around it, and nowhere else."""
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
     old = PRINTS[place][1]
 
@@ -345,8 +345,8 @@ whole = 1 << 22
 
 
 def test_beginning_that_is_overwritten(tmp_path):
-    """Of a file that keeps the newest records, the calls that it has whole are compared with those of the same numbers.
-    It does not matter what the process had called before it was recorded. The report says how much is left out."""
+    """If a file keeps only the newest records, its whole calls are compared with the calls of the same numbers. Calls
+    before the recording do not matter. The report says how many calls are left out."""
     code = FULL + (
         "record('cut', 30); record('whole', 30, max_bytes=whole); record('bad', 30, 28)\n"
         "record('early', 30, 2, 1, whole); record('long', 40); record('short', 20); record('two', 30, threads=2)\n"
@@ -380,7 +380,7 @@ def test_beginning_that_is_overwritten(tmp_path):
 
 
 def test_records_without_room_are_refused(record, tmp_path):
-    """Nobody knows to which call they belong."""
+    """The call of a lost record is unknown, so runs cannot be compared."""
     with fx.record(tmp_path / "lost.fx", max_bytes=1 << 16), fx.capture(suppress=True):
         fx.jit(lambda x: fx.log("step", x=x))(jnp.zeros(1 << 16))
         fx.effects_barrier()
@@ -470,7 +470,7 @@ def test_threads_and_what_callbacks_call(record):
 
 
 def test_threads_that_begin_in_another_order(record):
-    """Those that have the same records correspond, whatever their numbers are."""
+    """Threads with the same records correspond, whatever their numbers are."""
     import threading
 
     f = fx.jit(lambda x: (fx.print("all {}", x), fx.log("rows", x=jnp.full(3, x), who=["text", None])))
@@ -597,7 +597,7 @@ def test_several_processes(tmp_path):
 
 
 def test_calls_are_counted_from_the_beginning_of_the_recording(record):
-    """However many the process had before, by both what differs and where effects part."""
+    """The numbers of calls, in differences and partings, do not count calls before the recording."""
     f, g = fx.jit(lambda x: fx.print("f {}", x)), fx.jit(lambda x: fx.print("g {}", x))
     with fx.capture(suppress=True):
         for _ in range(7):

@@ -34,7 +34,7 @@ def command(capsys):
 @pytest.mark.parametrize("count", [10, 3000])
 @pytest.mark.parametrize("how", [(), ("--json",), ("--stats",), ("--stats", "--json"), ("--last",)])
 def test_overwritten_beginning_is_said(count, how, path, command):
-    """By each way of showing a run, and never of a file that has room for all."""
+    """Each way of showing a run says it, and none does if the file has room for all records."""
     with fx.record(path, max_bytes=1 << 16), fx.capture(suppress=True):
         fx.jit(lambda: jax.lax.fori_loop(0, count, lambda i, _: fx.log("step", i=i), None))()
     process = fx.runs.read(path).processes[0]
@@ -73,7 +73,7 @@ def test_call_before_the_recording_is_said(path, command):
 
 
 def test_what_cannot_be_meant_is_refused(path, command):
-    """By one error before anything is touched; and what no record has is said."""
+    """Wrong arguments raise one error before any file is touched, and a selection without records says so."""
     for bad in ("a\0b", b"a\0b"):
         with pytest.raises(ValueError, match="zero character"):
             fx.record(bad)

@@ -145,7 +145,7 @@ def test_what_found_no_room_is_not_said_to_go_on(path, capsys):
         fx.jit(lambda x: fx.print("{}", x))(jnp.zeros(1 << 16))
     text, [process] = last_of(capsys, path)
     assert process["missing"] == 1
-    assert "The file lacks 1 record or more. So what is said to go on may have ended." in text
+    assert "The file lacks 1 record or more, so what is listed as not ended may have ended." in text
 
 
 def test_program_whose_call_is_not_in_the_file_any_more_is_named(path, capsys):

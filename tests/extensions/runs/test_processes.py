@@ -202,7 +202,7 @@ def test_run_is_never_overwritten(tmp_path):
 
 
 def test_recording_that_is_refused_touches_no_file(tmp_path):
-    """Where EFFECTS_RUN asks for another one, which begins with the first effect only."""
+    """`fx.record` is refused if EFFECTS_RUN is set, whose recording begins only with the first effect."""
     (tmp_path / "run.fx").write_text("notes")
     code = "import effects as fx\ntry: fx.record('other.fx')\nexcept RuntimeError as error: print(error)\n"
     assert "run.fx. A process records into one file" in run_program(tmp_path, code, {"EFFECTS_RUN": "run.fx"}).stdout
@@ -234,15 +234,15 @@ def test_reader_does_not_keep_a_run_from_starting(tmp_path):
 
 
 def size_needed(path: Path) -> tuple[int, int]:
-    """How many bytes of records a file has taken, and the size of a page for itself, pages for them, and what describes
-    them, whose size depends on the program's arguments and paths."""
+    """The bytes of records in a file, and the file's expected size: a page for its header, pages for the records, and
+    the descriptions, whose size depends on the program's arguments and paths."""
     taken = int.from_bytes(path.read_bytes()[48:56], "little")
     described = [text for _, _, text in native.RunFile(str(path)).described()]
     return taken, 4096 + -(-taken // 4096) * 4096 + sum(64 + -(-len(text) // 8) * 8 for text in described)
 
 
 def test_closed_file_takes_what_its_records_need(tmp_path):
-    """Not the room that there was for them."""
+    """A closed file is as long as its records, not as the room for them."""
     f = fx.jit(lambda x: fx.log("step", x=x))
     for count in (0, 1, 20, 3000):
         path = tmp_path / f"{count}.fx"

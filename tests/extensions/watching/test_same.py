@@ -146,7 +146,7 @@ OF_DERIVATIVES = ("grad", "jvp", "jac", "hessian", "remat", "custom")
 
 
 def _near(first, second):
-    """Whether two outcomes are the same but for the last bits."""
+    """True if two outcomes are equal but for the last bits."""
     for a, b in zip(first[1], second[1], strict=True):
         if a[:2] != b[:2]:  # type, and which are NaN
             return False
@@ -164,7 +164,7 @@ def _bits(x):
 
 
 def _seen(program, *args):
-    """What a program returns, shows, raises, and where its results are."""
+    """The results of a program, its lines, its errors, and the devices of its results."""
     errors = []
     with fx.capture(suppress=True) as records:
         try:
@@ -183,7 +183,7 @@ def _seen(program, *args):
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 @pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
 def test_watched_function_is_the_function(f, name):
-    """Whatever stands around it, and whatever is inside."""
+    """A watched function has the outcome of the function, with each transformation around it or inside."""
     transform = TRANSFORMATIONS[name]
     try:
         expected = _seen(fx.jit(transform(f)), X, W)
@@ -245,7 +245,7 @@ ERRORS = [
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
 @pytest.mark.parametrize("f", ERRORS)
 def test_errors_are_those_of_the_function(f, jit):
-    """What the function raises while it is traced comes out as it is."""
+    """Errors that the function raises while it is traced are passed on unchanged."""
     with pytest.raises(Exception) as expected:
         jax.jit(f)(X[0])
     with pytest.raises(type(expected.value)) as caught:

@@ -612,7 +612,7 @@ FOUND = {
 @pytest.mark.parametrize("mode", ["raise", "log", "stop"])
 @pytest.mark.parametrize("around", [lambda f: f, jax.vmap, jax.grad], ids=["", "vmap", "grad"])
 def test_effects_of_others_have_none_of_a_watch(around, mode, name):
-    """What a watch finds has the effect `watch`, or `log`: captures and lines of `check` are the user's own."""
+    """Bad values have the effect `watch` or `log`, so captures and handlers of `check` get only the user's checks."""
 
     def f(x):
         fx.check(x > 0, "mine")
@@ -663,7 +663,7 @@ def test_device_that_made_the_value_is_named(name, inside):
 
 @pytest.mark.parametrize(("inside", "mode"), [(False, "raise"), (False, "stop"), (True, "raise")])
 def test_function_that_is_not_jitted_is_watched_on_devices(inside, mode):
-    """Without a jitted function around it the error says the device too."""
+    """The error names the device, also without a jitted function around."""
     program = _on_devices(fx.watch(_log, mode=mode)) if inside else fx.watch(_on_devices(_log), mode=mode)
     with pytest.raises(fx.NonFinite, match="`log` made nan") as caught:
         jax.block_until_ready(program(ROWS))
@@ -834,7 +834,7 @@ def test_updates_of_modules_are_kept(jit):
 
 @pytest.mark.parametrize("how", ["nnx.jit", "watched", "watched in nnx_jit"])
 def test_module_that_changes_itself_is_an_argument(how):
-    """As the function itself it fails as in Flax; as an argument it is updated."""
+    """A module that is the watched function fails as in Flax; a module that is an argument is updated."""
     nnx = pytest.importorskip("flax.nnx")
     jits = {"nnx.jit": nnx.jit, "watched": fx.watch, "watched in nnx_jit": lambda f: fx.nnx_jit(fx.watch(f))}
 

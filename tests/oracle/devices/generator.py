@@ -68,7 +68,7 @@ class DeviceGenerator(Generator):
         return leaves
 
     def _counts_at(self, place: Any) -> bool:
-        """Of lanes on several devices it is not known which are there."""
+        """False for lanes on several devices, since it is unknown which of these lanes are active."""
         return not (place.lanes or "pmap" in self.forms)
 
     def first_leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:

@@ -143,7 +143,7 @@ def named(runs: Any, lines: Iterable[str]) -> list[str]:
 
 
 def _outcomes(runs: Any, expected: Outcome, records: Sequence[dict[str, Any]]) -> tuple[Outcome, Outcome]:
-    """What is expected and what was read."""
+    """The expected outcome, and the outcome that was read."""
     records = [record for record in records if not is_of_operation(record)]
     lines, tokens = without_signed_zeros(map(line_of, records)), [*map(seen_of, records)]
     seen = dataclasses.replace(expected, lines=lines, tokens=tokens)
