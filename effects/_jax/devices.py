@@ -120,14 +120,14 @@ def place(x: Any, placement: Placement) -> Any:
 
 
 def process_count() -> int:
-    """Returns the number of processes of `jax.distributed`. `jax.process_count` would make backends."""
+    """Returns the number of processes of `jax.distributed`. `jax.process_count` would make backends, ahead of a later
+    `initialize`."""
     return distributed.global_state.num_processes or 1
 
 
 def coordination_service() -> Any:
     """The client of the service by which the processes of `jax.distributed` agree; None in a process by itself."""
-    state = distributed.global_state  # `jax.process_count` would make backends, ahead of a later `initialize`
-    return state.client if state.num_processes > 1 else None
+    return distributed.global_state.client if process_count() > 1 else None
 
 
 def run_id() -> str | None:
