@@ -273,10 +273,10 @@ def bind_found(
     outs: Sequence[Any],
     around: Sequence[Any],
     order: tuple[Any, ...],
-    bad: Sequence[Any] = (),
+    bad: Sequence[Any],
 ) -> None:
     """Records what an equation made of its operands, where `found` holds. `around`: the iterations of the loops; `bad`:
-    which elements of its results are, in place of all that the watch takes for it."""
+    which elements of its results are; if empty, all that the watch takes for it."""
     bad = [flags for flags, out in zip(bad, outs, strict=False) if is_numeric(_jax.typeof(out))]
     name = eqn.primitive.name
     outs = [out for out in outs if is_numeric(_jax.typeof(out))]

@@ -48,7 +48,7 @@ from effects.lowering.summary import effects_of, summarize
 _numbers = itertools.count(1)
 
 
-def can_search(jaxpr: Any, in_region: bool = True) -> bool:
+def can_search(jaxpr: Any, in_region: bool) -> bool:
     """Whether a function can be run again: what it computes depends on its arguments alone. `in_region`: whether it may
     have per-device regions. A search for which the program waits would need devices that wait for it."""
 
