@@ -122,7 +122,7 @@ def place(x: Any, placement: Placement) -> Any:
 def process_count() -> int:
     """Returns the number of processes of `jax.distributed`. `jax.process_count` would make backends, for which it waits
     until all processes make theirs, and ahead of a later `jax.distributed.initialize`."""
-    return distributed.global_state.num_processes
+    return distributed.global_state.num_processes or 1
 
 
 def coordination_service() -> Any:

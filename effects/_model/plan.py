@@ -23,7 +23,6 @@ class Style(enum.IntEnum):
     STRING = 1  # as `str` does, to which NumPy's numbers are not Python's
     REPR = 2  # as `repr` does
     JSON = 3
-    PLAIN = 4  # as `str` shows the Python number of as many digits as its type needs; arrays are JSON
 
 
 class Wrap(enum.IntEnum):

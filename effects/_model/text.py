@@ -65,9 +65,8 @@ def field_of(
     dtype, shape = value.dtype, value.shape[sum(value.lanes) :]
     if (code := CODES.get(dtype_name(dtype))) is None:
         return None
-    style = Style.JSON if shape and style == Style.PLAIN else style
     field = Piece("", code, offset, value.strides, style, shape=shape)
-    if style in (Style.JSON, Style.PLAIN):
+    if style == Style.JSON:
         return None if spec else field
     if shape or style in (Style.STRING, Style.REPR):  # NumPy shows it
         own = None if options is None else print_options(options)
@@ -193,7 +192,7 @@ class MarkedRecord(Record):
         """A mark for a number of the header, the grid or the lane."""
 
         def field(style: Style, spec: str) -> Piece | None:
-            return None if spec else Piece("", CODES[type], offset, style=Style.PLAIN)
+            return None if spec else Piece("", CODES[type], offset, style=Style.JSON)
 
         return self._mark(field)
 

@@ -22,13 +22,14 @@ def install_watching() -> None:
 
 
 @functools.wraps(jit)
-def _jit(fun: Any = None, /, **options: Any) -> Any:
-    if fun is None:
+def _jit(*fun: Any, **options: Any) -> Any:
+    if len(fun) != 1:
+        jit(*fun, **options)  # which says what is wrong with these, if anything
         return functools.partial(_jit, **options)
     try:
-        return jit(_watched(fun), **options)
+        return jit(_watched(*fun), **options)
     except TypeError:  # not callable, or not hashable
-        return jit(fun, **options)
+        return jit(*fun, **options)
 
 
 @functools.lru_cache(1024)

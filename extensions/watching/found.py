@@ -273,10 +273,10 @@ def bind_found(
     outs: Sequence[Any],
     around: Sequence[Any],
     order: tuple[Any, ...],
-    bad: Sequence[Any] = (),
+    bad: Sequence[Any],
 ) -> None:
     """Records the operands and results of an equation where `found` holds. `around`: the iterations of the loops;
-    `bad`: masks of the bad elements of its results, in place of the watch's own."""
+    `bad`: masks of the bad elements of its results; if empty, the watch's own."""
     bad = [flags for flags, out in zip(bad, outs, strict=False) if is_numeric(_jax.typeof(out))]
     name = eqn.primitive.name
     outs = [out for out in outs if is_numeric(_jax.typeof(out))]

@@ -49,7 +49,7 @@ from effects.lowering.summary import effects_of, summarize
 _numbers = itertools.count(1)
 
 
-def can_search(jaxpr: Any, in_region: bool = True) -> bool:
+def can_search(jaxpr: Any, in_region: bool) -> bool:
     """True if a function can be run again: its results depend on its arguments alone. `in_region`: True if it may have
     per-device regions. It may not if the program waits for the search, which needs the devices: a deadlock."""
 

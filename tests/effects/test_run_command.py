@@ -224,6 +224,13 @@ outer(-1.0, 3)
     assert "NonFinite" in errors and "`log` made nan" in errors
 
 
+@pytest.mark.parametrize("options", [(), ("--watch",)])
+@pytest.mark.parametrize("given", ["None", "fun=abs"])
+def test_what_jit_refuses_is_refused_at_once(given, options, folder):
+    _, errors = run(folder, f"import jax\njax.jit({given})", *options, status=1)
+    assert "TypeError: " in errors
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -22,7 +22,7 @@ namespace effects {
 // Any thread may call everything here.
 class Progress {
 public:
-  // The drain: epochs have ended, so many of them plain ones.
+  // The drain: epochs have ended, so many of them plain ones, or a run, or an epoch has come further.
   void advance(uint32_t plain) {
     {
       std::lock_guard lock(mutex_);

@@ -20,7 +20,6 @@ enum class Style : int {
   kString, // as `str` does, to which NumPy's numbers are not Python's
   kRepr,   // as `repr` does
   kJson,   // as JSON
-  kPlain,  // as `str` shows the Python number of as many digits as its type needs
 };
 
 // What begins behind a piece's literal, or ends behind its field, and is written otherwise as a whole.

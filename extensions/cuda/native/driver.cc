@@ -1,14 +1,12 @@
 #include "driver.h"
 
+#include <dlfcn.h>
+
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
-
-#if defined(__linux__)
-#include <dlfcn.h>
-#endif
 
 namespace effects::cuda {
 namespace {
@@ -64,17 +62,12 @@ std::unique_ptr<const Found> Load(const std::string &library, Find &&find) {
 }
 
 std::unique_ptr<const Found> Open() {
-#if defined(__linux__)
   if (void *const handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL))
     return Load(kLibrary, [handle](const char *name) { return dlsym(handle, name); });
   const char *const why = dlerror();
   auto none = std::make_unique<Found>();
   none->status = {kLibrary, 0,
                   std::string("It cannot be opened: ") + (why == nullptr ? "no reason is given" : why) + "."};
-#else
-  auto none = std::make_unique<Found>();
-  none->status = {kLibrary, 0, "There is none on this system."};
-#endif
   return none;
 }
 

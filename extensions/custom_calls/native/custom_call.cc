@@ -87,9 +87,7 @@ LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string
 
 namespace {
 
-#if defined(__ELF__)
 __attribute__((tls_model("initial-exec"))) // looked at in every call, and small
-#endif
 thread_local CurrentCall *current = nullptr;
 
 // The buffers of ours.

@@ -24,8 +24,9 @@ namespace effects::runs {
 // until no thread writes. Each thread says it in a place of its own, so that no thread waits for another's cache line.
 class Writer final : public Tap {
 public:
-  // Throws std::runtime_error, which says what the file system did. Once the file is full it goes on at its begin. A file that is there is kept under another name, unless it is not
-  // the one with this inode: then, and if another process records into it, returns false.
+  // Throws std::runtime_error, which says what the file system did. Once the file is full it goes on at its begin. A file
+  // that is there is kept under another name, unless it is not the one with this inode: then, and if another process
+  // records into it, returns false.
   bool open(const std::string &path, uint64_t capacity, std::optional<uint64_t> inode = {});
   // The file then takes what its records need.
   void close();
