@@ -237,6 +237,21 @@ def stop_before_child_ends(stop: Callable[[], None]) -> None:
     finalizer = Finalize(None, stop_once, exitpriority=_BEFORE_QUEUES_CLOSE)
 
 
+class _EndsProcess:
+    """Ends an interrupted process when Python has called all exit handlers and lets go of them. Python's finalization
+    would come next: in it, a thread that returns from a program that was given up makes the process abort."""
+
+    def __del__(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(INTERRUPTED)
+
+
+def _no_handler(_: object) -> None:
+    pass
+
+
 _BEFORE_QUEUES_CLOSE = 1000
 """The priority of a finalizer that `multiprocessing` calls at the end of a process. It closes its queues with 10."""
 
@@ -391,6 +406,7 @@ class Runtime:
                 close()
             if interrupted:
                 native.end_with(INTERRUPTED, always=True)
+                atexit.register(_no_handler, _EndsProcess())
             elif unseen:
                 native.end_with(config.exit_code)
 

@@ -65,10 +65,14 @@ def test_interrupt_does_not_wait_for_what_never_ends():
     assert "this had not returned: " in done.stderr and "interrupt" in done.stderr
 
 
-def test_interrupt_does_not_wait_for_what_a_program_waits_for():
-    """So it is for a function for whose results a program waits, in a thread that the end of the process leaves."""
+@pytest.mark.parametrize("patience", [0.2, 0.0])
+def test_interrupt_does_not_wait_for_what_a_program_waits_for(patience):
+    """So it is for a function for whose results a program waits, in a thread that the end of the process leaves, and
+    that may come back from the program late."""
     done = run_python(
         f"{INTERRUPTS}\n"
+        "from effects.dispatch.runtime import runtime as ending\n"
+        f"ending._PATIENCE = {patience}\n"
         "began = threading.Event()\n"
         "def ask(x):\n    began.set()\n    interrupt(0)\n"
         "def after_interrupt():\n    threading.Event().wait()\n"
