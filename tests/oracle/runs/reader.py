@@ -39,6 +39,11 @@ def _read(paths: list[str]) -> dict[str, Any]:
 def _diff(paths: list[str]) -> dict[str, Any]:
     from effects import runs
 
+    if any(_has_no_call(path) for path in paths):  # later records have overwritten all calls of the user's threads
+        try:
+            runs.diff(*paths)
+        except runs.RunError as error:
+            return {"refused": str(error)}
     difference = runs.diff(*paths)
     parting = difference.parting
     return {
@@ -53,6 +58,15 @@ def _diff(paths: list[str]) -> dict[str, Any]:
         ],
         "parting": parting and [site and site.title for site in (parting.a, parting.b)],
     }
+
+
+def _has_no_call(path: str) -> bool:
+    from effects import runs
+    from effects._model.wire import FIRST_NESTED_THREAD, Kind
+
+    run = runs.read(path)
+    threads = (event.program[0] for event in run.events() if event.kind == Kind.DISPATCHED)
+    return all(process.is_cut for process in run.processes) and all(each >= FIRST_NESTED_THREAD for each in threads)
 
 
 class Reader:
