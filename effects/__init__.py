@@ -11,6 +11,8 @@ import typing as _typing
 
 __path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
 
+from effects import _supported as _supported  # isort: split
+
 from effects import _jax, _lazy
 from effects import extensions as extensions
 from effects._api.callback import callback as callback
