@@ -153,24 +153,43 @@ def reason(failure: BaseException) -> str:
     return getattr(failure, "message", "") or (str(failure) if cause is None else shown(cause))
 
 
-class FormatError(ValueError):
+class _Explained(Exception):
+    """An error whose text ends with the page that explains it."""
+
+    _page: str
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} See {self._page}."
+
+
+class FormatError(_Explained, ValueError):
     """A format string and its arguments do not fit together. Raised while tracing."""
 
+    _page = "docs/troubleshooting.md#formats-and-arguments"
 
-class FutureError(TypeError):
+
+class FutureError(_Explained, TypeError):
     """A program does not use one of its futures exactly once. Raised while tracing."""
 
+    _page = "docs/guide/asynchronous.md"
 
-class MissingTokenRule(NotImplementedError):
+
+class MissingTokenRule(_Explained, NotImplementedError):
     """An effect is inside a primitive through which tokens cannot be carried."""
 
+    _page = "docs/reference/transformations.md"
 
-class NotDifferentiable(NotImplementedError):
+
+class NotDifferentiable(_Explained, NotImplementedError):
     """The results of a callback were differentiated."""
 
+    _page = "docs/reference/transformations.md"
 
-class BarrierTimeout(TimeoutError):
+
+class BarrierTimeout(_Explained, TimeoutError):
     """`effects_barrier` gave up waiting."""
+
+    _page = "docs/how-to/hangs.md"
 
 
 for _public in [*globals().values()]:

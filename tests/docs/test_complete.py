@@ -1,6 +1,7 @@
 """What the documentation must have: all public names, messages as they are, and links that lead somewhere."""
 
 import ast
+import pickle
 import re
 import types
 
@@ -116,3 +117,14 @@ def test_links_lead_somewhere():
         if not target.exists() or (anchor and anchor not in _anchors(target)):
             broken.append((str(page.relative_to(ROOT)), link))
     assert broken == []
+
+
+@pytest.mark.parametrize(
+    "error", [fx.FormatError, fx.FutureError, fx.MissingTokenRule, fx.NotDifferentiable, fx.BarrierTimeout]
+)
+def test_errors_name_a_page_that_is_there(error):
+    text = str(error("Something is wrong."))
+    path, _, anchor = text.removeprefix("Something is wrong. See ").removesuffix(".").partition("#")
+    assert (ROOT / path).is_file(), text
+    assert not anchor or anchor in _anchors(ROOT / path)
+    assert str(pickle.loads(pickle.dumps(error("Something is wrong.")))) == text

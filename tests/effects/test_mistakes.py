@@ -39,7 +39,7 @@ MISTAKES = {
             f(1)
           File "program.py", line 6, in f
             fx.print(f"x = {x}")
-        effects.FormatError: The format of `fx.print` at program.py:6 holds the text of a traced value: 'x = JitTracer(~int32[])'. An f-string is filled while tracing, when values are not known yet. Write `fx.print('x = {}', x)`.
+        effects.FormatError: The format of `fx.print` at program.py:6 holds the text of a traced value: 'x = JitTracer(~int32[])'. An f-string is filled while tracing, when values are not known yet. Write `fx.print('x = {}', x)`. See docs/troubleshooting.md#formats-and-arguments.
         BY_JAX
         """,
     ),
@@ -57,7 +57,7 @@ MISTAKES = {
             f(1, 2)
           File "program.py", line 6, in f
             fx.print("x = {}, y = {}", x)
-        effects.FormatError: The format 'x = {}, y = {}' of `fx.print` at program.py:6 cannot be filled: it has no argument number 2. Formats follow `str.format`, with one argument for every field. Pass the missing argument, or remove the field.
+        effects.FormatError: The format 'x = {}, y = {}' of `fx.print` at program.py:6 cannot be filled: it has no argument number 2. Formats follow `str.format`, with one argument for every field. Pass the missing argument, or remove the field. See docs/troubleshooting.md#formats-and-arguments.
         BY_JAX
         """,
     ),
