@@ -29,7 +29,7 @@ def _refusing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
         effects = effects_of(call.effects)
         if effects and not others().are_all_of([call]):
             names = ", ".join(sorted(f"`{effect}`" for effect in effects))
-            function = call.jaxpr.debug_info.func_src_info  # its name and where it stands
+            function = call.jaxpr.debug_info.func_src_info  # its name and source line
             raise errors.MissingTokenRule(MSG_IN_CUSTOM_PARTITIONING.format(effects=names, function=function))
         return abstract_eval(*avals, call=call, **params)
 

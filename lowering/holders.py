@@ -416,7 +416,7 @@ def _call(extra: Extra, *args: Any, **params: Any) -> Sequence[Any]:
     return extra.bind(*extra.values, *args, **params)
 
 
-_EACH: dict[str, Any] = {  # parameters with one element for each input or output, and that of a value that is added
+_EACH: dict[str, Any] = {  # parameters with one element per input or output, and the element of an added value
     "in_shardings": _jax.UNSPECIFIED,
     "out_shardings": _jax.UNSPECIFIED,
     "in_layouts": None,

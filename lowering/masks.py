@@ -20,11 +20,11 @@ from effects.lowering.holders import Extra, find_holder, holds, rewritten_for, s
 from effects.lowering.summary import effects_of, needs_mask, summarize
 from effects.lowering.tokens import registered_rule
 
-# Lanes one after the other: what cannot run for all lanes of a `vmap` at once is called for each of them.
+# Lanes one after the other, for calls that cannot run for all lanes of a `vmap` at once.
 #
-# Under several `vmap`s the lanes of the last one are the outermost, as they are for every other effect. A loop would
-# not give that: the `vmap`s around it map its body, so that the lanes of the first one would come first. Such a call is
-# therefore a primitive of its own until it is lowered, and each `vmap` puts a loop around all that it holds.
+# Under nested `vmap`s the lanes of the outermost vary slowest, as for every other effect. A `scan` would reverse that,
+# since an outer `vmap` maps its body. So such a call stays a primitive until it is lowered, and each `vmap` puts a loop
+# around its body.
 
 _Binder = TypeVar("_Binder", bound=Callable[..., Sequence[Any]])
 
@@ -57,7 +57,7 @@ def call_lanes(axis_data: Any, args: Sequence[Any], dims: Sequence[int | None], 
     """Calls a jaxpr for one lane after the other: a batching rule."""
     is_mapped = [dim is not None for dim in dims]
     values = [x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
-    if _jax.is_axis_of_tangents(axis_data):  # along which effects happen once
+    if _jax.is_axis_of_tangents(axis_data):  # effects happen once along them
         loop, has_lanes = _jax.batched(body, axis_data, is_mapped, False)
         return _lane_p.bind(*values, body=loop), [0 if has else None for has in has_lanes]
 

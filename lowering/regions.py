@@ -40,12 +40,12 @@ from effects.lowering.summary import effects_of, is_collective, summarize
 class InRegion(NamedTuple):
     """The facts about a place in a per-device region."""
 
-    collectives_after_effects: bool = False  # collectives depend on the effects that stand ahead of them
-    all_come: bool = False  # all devices come here, and equally often
-    counts_agree: bool = False  # wherever all devices come, all have had as many effects
-    branches_skip: bool = False  # branches skip the numbers of effects that only other branches have
-    trip_counts_agree: bool = False  # the next loop has as many iterations on all devices
-    has_collectives: bool = False  # a device that fails may be waited for
+    collectives_after_effects: bool = False  # collectives depend on the effects before them
+    all_come: bool = False  # all devices reach this place, and equally often
+    counts_agree: bool = False  # where all devices come, they have had equally many effects
+    branches_skip: bool = False  # a branch skips the indices that only other branches use
+    trip_counts_agree: bool = False  # the next loop has the same trip count on all devices
+    has_collectives: bool = False  # other devices may wait for one that fails
 
     @property
     def go_on_together(self) -> bool:
@@ -107,7 +107,7 @@ def communicates(eqn: Any) -> bool:
     return is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))
 
 
-# The number of effects that a jaxpr counts, where it is known before the jaxpr runs.
+# The number of effects that a jaxpr counts, if it is static.
 
 _CALLS = {
     *(_jax.jit_p, _jax.remat_p, _jax.shard_map_p, _jax.custom_jvp_call_p, _jax.custom_vjp_call_p),

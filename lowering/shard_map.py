@@ -93,7 +93,7 @@ def _shard_map_token_rule(
     newly_manual_axes: Any,
 ) -> tuple[Tokens, list[Any]]:
     replica_axes = _jax.region_axes(mesh, newly_manual_axes)[1]
-    is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # each device counts already
+    is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # devices count already
     counts = not is_inside_whole and not (replica_axes and _is_inside_others(jaxpr, check_vma))
     if refused := _refusal(jaxpr, counts, bool(replica_axes)):
         if others().are_all_of([jaxpr]):
@@ -138,16 +138,17 @@ def region_of(
     around, has_collectives = in_region(), summarize(jaxpr).has_collectives
     known = InRegion(
         all_come=around.all_come or not mesh.manual_axes,
-        has_collectives=has_collectives or bool(replica_axes) or around.has_collectives,  # XLA gathers between replicas
+        has_collectives=has_collectives or bool(replica_axes) or around.has_collectives,  # XLA all-gathers there
     )
     if mesh.manual_axes:
         known = known._replace(counts_agree=around.counts_agree, branches_skip=around.branches_skip)
     else:
-        # Branches skip only where a call needs it, which waits for its place among the effects of all devices.
+        # Branches skip indices only if a call needs that: its callback waits for its place among the effects of all
+        # devices.
         diverge = mesh.size > 1 and _may_diverge(jaxpr, check_vma=False, joins_error_votes=True)
         branches_skip = diverge and _awaits(jaxpr) and static_effect_counts(jaxpr) is not None
         known = known._replace(counts_agree=branches_skip or not diverge, branches_skip=branches_skip)
-    # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
+    # A device that waits for a callback waits for all effects before it, and other devices may never reach those.
     may_diverge = _may_diverge(jaxpr, check_vma, known.joins_error_votes) and any(map(_waits, _jax.eqns_in(jaxpr)))
     may_diverge = may_diverge or (is_inside_whole and around.collectives_after_effects)
     may_deadlock = may_diverge and has_collectives
@@ -167,7 +168,7 @@ def region_of(
             numbers = [jax.lax.axis_index(tuple(axes)).astype("uint32") for axes in (own_axes, replica_axes)]
             return tuple(enter_p.bind(*tokens, *numbers, **attributes))
 
-        # The tokens differ between replicas, and their specs say that they are equal: XLA must not touch them.
+        # The tokens differ between replicas though their specs say that they are equal: XLA must not touch them.
         specs = (PartitionSpec(),) * len(keys)
         enter_group = jax.shard_map(
             enter_group, in_specs=specs, out_specs=specs, axis_names=set(replica_axes), check_vma=False
@@ -182,7 +183,7 @@ def region_of(
         tokens = [after_all[key] for key in keys]
         if counts and not edges.leaves:
             tokens = leave_p.bind(*tokens, *around, ordered=ordered)
-        return (*tokens, *(after(tokens, outs) if may_diverge else outs))  # XLA may gather them
+        return (*tokens, *(after(tokens, outs) if may_diverge else outs))  # XLA may all-gather them
 
     return region
 
