@@ -76,8 +76,8 @@ class JitFunction(Dispatcher[P, R]):
         functools.update_wrapper(self, fun)
         self._fun, self._options = fun, options
         name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
-        if callable(fun) and not isinstance(fun, staticmethod):  # others JAX refuses
-            weakref.ref(fun)  # programs do not keep it alive. JAX raises this too, and crashes the second time
+        if callable(fun) and not isinstance(fun, staticmethod):  # JAX refuses others
+            weakref.ref(fun)  # raises; `jax.jit` would, too, and crash the next time (JAX 0.10.2, 0.12)
         programs = programs_of(fun, options)
         for name_ in ("__name__", "__qualname__"):  # which JAX gives partial functions and objects, too
             setattr(self, name_, getattr(programs.traced, name_))

@@ -217,8 +217,8 @@ def lower_as_callback(
     )
     if ordered:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({order: token})))
-    # If the results of such a call were exactly the carry of a while loop, XLA would take the body for the identity and
-    # delete the loop. The optimization barrier prevents that.
+    # Without the barrier, XLA would take a while loop's carry for loop-invariant if the carry is exactly the results of
+    # this call: see `record_p` in lowering/tokens.py, which says when this can go.
     return mlir.hlo.OptimizationBarrierOp(results).results if results else results
 
 
@@ -305,8 +305,9 @@ value has a row for each device."""
 
 def register_ffi_type(name: str, type_id: Any, type_info: Any, platform: str = "cpu") -> None:
     """Registers the type of the state that a loaded program keeps between calls of a handler."""
-    # JAX defers registrations until there is a backend, and then registers handlers before types. But a handler needs
-    # its type to be registered first, so JAX is made to register types at once.
+    # JAX defers registrations until there is a backend, and then registers handlers before types (0.10 to 0.12:
+    # `make_cpu_client` in jaxlib/xla_client.py). A handler needs its type first, so types are registered at once. This
+    # can go when that order is swapped.
     if platform == "cpu":
         xla_client.register_custom_type_handler(platform, xla_client._xla.register_custom_type)
     jax.ffi.register_ffi_type(name, {"type_id": type_id, "type_info": type_info}, platform=platform)

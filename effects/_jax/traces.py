@@ -169,7 +169,8 @@ def check_symbolic_scopes(fun: Any, args: Any, kwargs: Any) -> None:
 
 launches_take_threads = jax.__version_info__ < (0, 12)
 """True if XLA launches programs over several CPU devices on the threads that also compute, as it does below JAX 0.12.
-The launch of a 33rd program on a device blocks, and may then hold a thread that one of the 32 needs: a deadlock."""
+The launch of a 33rd program on a device blocks (`max_inflight_computations_per_device` in
+xla/pjrt/plugin/xla_cpu/cpu_client_options.h), and may then hold a thread that one of the 32 needs: a deadlock."""
 
 
 # Tracebacks that show the user's frames only: `jax._src.traceback_util`.

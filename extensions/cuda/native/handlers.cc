@@ -211,8 +211,9 @@ XLA_FFI_DEFINE_HANDLER(kPrepare, Prepare,
 XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets(),
                        {ffi::Traits::kCmdBufferCompatible});
 
-// JAX tells its plugin of handlers before it tells it of types, at least up to version 0.10, and XLA refuses a handler
-// whose type it does not know. So when XLA asks what a handler is, one answers that has no type.
+// JAX's plugin registers handlers before their types, at least up to version 0.10, and XLA refuses a handler of an
+// unknown type. So XLA's query for a handler's metadata is answered by a handler without a type. This can go when all
+// supported plugins register types first, as `initialize` in jax_plugins/cuda/__init__.py of JAX's main branch does.
 template <XLA_FFI_Handler *const &load>
 XLA_FFI_Error *Load(XLA_FFI_CallFrame *frame) {
   return frame->extension_start != nullptr ? (*kAfter)(frame) : (*load)(frame);
