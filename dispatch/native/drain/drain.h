@@ -177,7 +177,8 @@ public:
   // The number of opened plain epochs, which is the number of the next one.
   uint32_t plain_opened() { return inbox_.next_epoch(kPlainThread); }
 
-  // Leader: all records that can be released now. Waits for one, but not longer than `patience` while programs run.
+  // Leader: all records that can be released now. Waits for one: while programs run for `patience` at most, otherwise
+  // without limit.
   Batch next_batch(std::chrono::milliseconds patience);
 
 private:
