@@ -55,7 +55,7 @@ class Background:
     def wait(self, timeout: float | None = None) -> bool:
         """Waits for the work to end, at most so many seconds. Returns whether it has ended."""
         if not self.has_ended and self._unfinished.acquire(timeout=-1 if timeout is None else timeout):
-            self._unfinished.release()  # a signal's handler may wait for it too
+            self._unfinished.release()  # a signal handler may wait for it too
         return self.has_ended
 
 
@@ -94,7 +94,7 @@ def finish_interrupted() -> None:
 
 
 def _forget(background: Background) -> None:
-    if background in _left:  # a signal's handler may have waited for it and forgotten it
+    if background in _left:  # a signal handler may have waited for it and removed it
         _left.remove(background)
 
 
@@ -104,7 +104,7 @@ class Workers:
     def __init__(self, name: str) -> None:
         self._name = name
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._idle = 0  # threads that wait, or are about to
+        self._idle = 0  # threads that wait, or are about to wait
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[], None]) -> None:

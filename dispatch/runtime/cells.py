@@ -51,7 +51,7 @@ class _Cells:
             return
         try:
             effects_barrier()
-        except BaseException as error:  # an interrupt, too, is the cell's
+        except BaseException as error:  # the cell keeps an interrupt, too
             for failure in (error, *getattr(error, "exceptions", ())):
                 failure.__traceback__ = self._lines_of_cell(failure.__traceback__)
             self._shell.showtraceback((type(error), error, error.__traceback__), tb_offset=0)

@@ -52,7 +52,7 @@ def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Re
     before: list[tuple[Capture, ...]] = []
 
     def begin() -> list[Record]:
-        runtime.waiting.for_thread()  # what native code is to show, and what it is to hand over, do not mix
+        runtime.waiting.for_thread()  # records that native code shows and records for Python must not mix
         before.append(captures.get())
         runtime.observers.add(mine)
         captures.set((*before[-1], mine))
@@ -60,7 +60,7 @@ def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Re
 
     def end(failed: bool) -> None:
         if failed:
-            runtime.waiting.for_thread()  # the block's own error is the one to see
+            runtime.waiting.for_thread()  # the block's own error takes precedence
         else:
             effects_barrier()
 
@@ -124,7 +124,7 @@ def add_handler(handler: H, effects: Any = None) -> AddedHandler[H]:
     runtime.waiting.for_thread()
     try:
         runtime.observers.add(added)
-    except BaseException:  # an interrupt: the caller does not get what would remove the handler
+    except BaseException:  # an interrupt: the caller would never get the function that removes the handler
         runtime.observers.remove(added)
         raise
     return added

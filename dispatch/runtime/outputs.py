@@ -40,7 +40,7 @@ def share(output: Any) -> None:
     if _LOSES_TEXT and isinstance(output, io.TextIOWrapper) and not output.write_through:
         try:
             output.reconfigure(write_through=True)
-        except Exception:  # it is closed, or cannot write out what it has
+        except Exception:  # the output is closed, or cannot flush
             return
 
 
@@ -48,7 +48,7 @@ def may_wait(output: Any) -> bool:
     """True if to write there runs Python code that we do not know: it may call programs, and wait for their effects."""
     if output is None or is_notebook(output):
         return False
-    if type(output).__module__ == "tempfile":  # a named temporary file, around what writes
+    if type(output).__module__ == "tempfile":  # a wrapper, such as a named temporary file
         output = getattr(output, "file", output)
     write = inspect.getattr_static(output, "write", None)
     if write is inspect.getattr_static(io.StringIO, "write"):
@@ -58,7 +58,7 @@ def may_wait(output: Any) -> bool:
     try:
         buffer = output.buffer
         return type(buffer) not in _FILES or type(getattr(buffer, "raw", buffer)) not in _FILES
-    except Exception:  # nothing is behind it any more, or a class of the user's has a word to say
+    except Exception:  # detached, or a class of the user raises
         return True
 
 

@@ -73,8 +73,8 @@ class Call(NamedTuple):
     """The caller, output and context of a program's call. Each dispatch makes one, as a plain tuple, to save time."""
 
     caller: native.Caller  # the jitted function
-    stdout: TextIO | None  # where its lines go
-    context: contextvars.Context  # in which its effects are replayed
+    stdout: TextIO | None  # the output of its lines
+    context: contextvars.Context  # the context in which its effects are replayed
 
 
 WaitForNested = Callable[[ProgramKey], None]
@@ -99,8 +99,8 @@ class _EndedElsewhere(Exception):
 class Replay:
     """Replays what came from one program."""
 
-    _lanes: Iterator[tuple[int, ...]] = iter(())  # that the function which runs has still to be called for
-    # Of what is carried out now: its token, the ordinal of its device, and its lane.
+    _lanes: Iterator[tuple[int, ...]] = iter(())  # the lanes for which the running function is still to be called
+    # The present effect: its token, its device's ordinal, and its lane.
     _now: tuple[tuple[int, ...], int | None, tuple[int, ...]] = (), None, ()
 
     def __init__(
@@ -166,7 +166,7 @@ class Replay:
         result: list[np.ndarray] | BaseException | None = None
         try:
             self._now = token, device, ()
-            # A copy: what a function sets in its context is its own.
+            # A copy: a function's changes of its context stay its own.
             result = self._call[2].copy().run(self._run, site, token, device, payload, time)
         except _EndedElsewhere as ended:
             result = ended.failure
@@ -194,7 +194,7 @@ class Replay:
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any, time: float) -> list[np.ndarray]:
         observed = self._observers.handlers or self._observers.captures
         if not observed and (direct := site.direct_call) is not None and site.results is None:
-            try:  # the steps below, in short for the most common record
+            try:  # the steps below, inlined for the most common record
                 direct[0](*[np.ndarray(shape, stored, payload, at) for shape, stored, at in direct[1]])
             except BaseException as error:
                 self.fail(error, site)
@@ -203,7 +203,7 @@ class Replay:
             return []
         if site.num_dynamic_sizes:
             site = site.resolve_sizes(payload)
-        call: Any = site.content  # a `HostCall`: the record says so
+        call: Any = site.content  # a `HostCall`, by the record's flags
         fn = call.function.fn
         if fn is None:
             raise RuntimeError(MSG_FOREIGN_CALLBACK.format(name=call.function.name))
@@ -239,7 +239,7 @@ class Replay:
             else:
                 if call.results is not None and not calls_lanes:
                     results = take_results(call, returned, site.results or ())
-                elif call.results is not None:  # at once: the function may have one array for all lanes
+                elif call.results is not None:  # at once: the function may return one array for all lanes
                     taken = take_results(call, returned, call.results)
                     for all_lanes, of_one in zip(results, taken, strict=True):
                         all_lanes[lane] = of_one
@@ -289,7 +289,7 @@ class Replay:
         try:
             self._write(lines[0].decode())
         except BaseException as error:
-            # As with text of the drain's: it may be out in part, or an error that comes before anything is written.
+            # As with native text: the line may be written in part, or the error came before any output.
             if not isinstance(error, OSError) and len(lines[1]) > 1:
                 return False
             self.lose(error, [(site, count_lanes(site, payload)) for site, _, _, payload, _ in shown.parts()])
@@ -331,7 +331,7 @@ class Replay:
         self._failures.add(self._key, failure, stops=False)
 
     def _captures(self) -> tuple[Capture, ...]:
-        # What JAX dispatched does not say which thread called it.
+        # The calling thread of a program that JAX dispatched is unknown.
         return self._observers.captures if self._key[0] == PLAIN_THREAD else captures.get()
 
     def warn(self, text: str) -> None:
@@ -401,7 +401,7 @@ class Replay:
             self._failures.leave_out(self._key, site, count - (at == 0))
 
 
-# Text that native code has formatted: written at once, and record by record where one of its programs has failed.
+# Text that native code has formatted: written at once, or record by record if one of its programs has failed.
 
 
 def replay_text(
@@ -420,11 +420,11 @@ def replay_text(
         return
     parts = [(epoch, find_site(site), lines) for epoch, site, lines in _parts(item)]
     if error is not None and (item.count == 1 or isinstance(error, OSError)):
-        # It may have been written in part, and nothing is written twice.
+        # The text may have been written in part, and no text is written twice.
         first.lose(error, [(site, len(lines)) for _, site, lines in parts])
         return
-    # Whatever else is raised, say since a character cannot be encoded, is raised before anything is written. So the
-    # lines before the one that cannot be written are written now.
+    # Other errors, such as a character that cannot be encoded, are raised before any output. So the lines before the
+    # bad one are written now.
     written = [replay_of(epoch).lines(site, lines) for epoch, site, lines in parts]
     if error is not None and all(written):
         first.fail(error, parts[0][1])
@@ -435,13 +435,13 @@ def _parts(item: Item) -> list[tuple[int, int, list[str]]]:
     data, start, parts = item.data.encode(), 0, []
     for site, end, epoch, count in np.frombuffer(item.block, TEXT_RUN).tolist():
         lines = [f"{line}\n" for line in data[start:end].decode().split("\n")[:-1]]
-        each = len(lines) // count  # a format may have several lines
+        each = len(lines) // count  # a format may give several lines
         parts.append((epoch, site, ["".join(lines[at : at + each]) for at in range(0, len(lines), each)]))
         start = end
     return parts
 
 
-# Runs of functions of the user's that are under way.
+# Running user functions.
 
 
 Runs = dict[int, Any]
@@ -450,10 +450,10 @@ run's number, its work, and if that is a list the keys for `keys_of_run`. Drain 
 reads."""
 
 
-# Answers of callbacks for which a program waits, and what native code's short path to them leaves to Python.
+# Answers of callbacks for which a program waits, and Python's part of native code's short path to them.
 #
-# A program that waits in each step of a loop goes as fast as that path is short:
-# `dispatch/native/python/direct_calls.h` says what takes it. `Replay` has the general path.
+# That path decides the speed of a program that waits in each step of a loop: see
+# `dispatch/native/python/direct_calls.h`. `Replay` has the general path.
 
 
 def answer_with(reply: int, result: Any) -> None:
