@@ -71,7 +71,7 @@ def _run_branch(branch: Any, active: Any, operands: Sequence[Any], *, only_effec
 
     any_lane = active.any()
     if not isinstance(any_lane, _jax.Tracer):  # eager: effects happen at once
-        with jax.transfer_guard("allow"):  # the guard is for the user's transfers; this one is ours
+        with jax.transfer_guard("allow"):  # the user's guard is not for our transfer
             takes = bool(any_lane)
         return _jax.evaluate(branch, [active, *operands]) if takes else skip()
     return jax.lax.cond(any_lane, lambda *args: _jax.evaluate(branch, args), skip, active, *operands)

@@ -116,7 +116,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                     number = stream.open(caller, dispatching)
                     stream.entering[number] = threaded, count_fast_paths(threaded)
                     if stream.is_nested and streams.is_first_call_under_way():
-                        threaded = call_beside_fast_paths(threaded)  # that call may wait for the function that runs here
+                        threaded = call_beside_fast_paths(threaded)  # that call may wait for this function
                     try:
                         outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs)
                     except (RuntimeError, ValueError) as error:
@@ -193,7 +193,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
     def _plain_for_nested(self) -> Any:
         """The program for a call inside of a callback."""
-        beside = runtime.streams.is_first_call_under_way()  # that call may wait for the function that runs here
+        beside = runtime.streams.is_first_call_under_way()  # that call may wait for this function
         return call_beside_fast_paths(self._plain) if beside else self._plain
 
     def _call_plain_first(self, stream: Stream, number: int, args: Any, kwargs: Any) -> Any:

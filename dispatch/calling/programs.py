@@ -325,7 +325,7 @@ class Programs:
 
     def __init__(self, find_fun: Callable[[], Any], fun: Callable[..., Any], options: dict[str, Any]):
         """`find_fun`: finds `fun`, which is not kept alive."""
-        _jax.jit(fun, **options)  # which says what is wrong with these, if anything
+        _jax.jit(fun, **options)  # raises JAX's error for wrong options
         traceable = Traceable(find_fun, fun)
         self.traced: Any = _jax.jit(traceable, **options)
         threaded = make_threaded(traceable, self.traced)

@@ -23,9 +23,8 @@ struct Shard {
   const std::byte *data;
   size_t item; // the bytes of an element
   size_t rank;
-  const int64_t *sizes; // of the shard along each axis; beyond the end of the whole it is padding
-  const int32_t
-      *numbers; // true if this device copies it; then for each axis its begin, its end, and the whole size
+  const int64_t *sizes;   // of the shard along each axis; beyond the end of the whole it is padding
+  const int32_t *numbers; // true if this device copies it; then for each axis its begin, its end, and the whole size
 
   bool is_copied() const { return numbers[0] != 0; }
   int64_t begin(size_t axis) const { return numbers[1 + 3 * axis]; }
