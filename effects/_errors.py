@@ -33,12 +33,12 @@ class EffectError(RuntimeError):
     lane: tuple[int, ...] = ()
     token: tuple[int, ...] = ()
     not_carried_out: Mapping[str, int] = MappingProxyType({})
-    # Set when the error is raised: its number in the order of failures; the later failures at the same line; the number
-    # of further failures that were only counted, with the reason of the newest.
+    # Set when the error is raised: its number in the order of failures; later failures at the same line; the number of
+    # further failures, which were only counted, with the newest one's reason.
     _number: int = 0
     _others: tuple[EffectError, ...] = ()
     _more: tuple[int, str] = 0, ""
-    _stack: Any = None  # the stack of the program's call, if it is kept; dropped when the error is raised
+    _stack: Any = None  # the stack of the program's call, if stacks are kept; dropped when the error is raised
 
     @property
     def failures(self) -> tuple[EffectError, ...]:
@@ -175,7 +175,7 @@ class BarrierTimeout(TimeoutError):
 
 for _public in [*globals().values()]:
     if isinstance(_public, type) and issubclass(_public, Exception):
-        _public.__module__ = "effects"  # so that tracebacks show `effects.Name`, the name for users
+        _public.__module__ = "effects"  # so that tracebacks show `effects.Name`, the public name
 
 
 def shown(thing: object) -> str:

@@ -4,7 +4,7 @@ import typing as _typing
 
 from effects import _lazy
 
-if _typing.TYPE_CHECKING:  # what `_LATER` imports
+if _typing.TYPE_CHECKING:  # the names that `_LATER` imports
     from effects.extensions.kernels.api import pallas_call as pallas_call
     from effects.extensions.kernels.grid_races import check_grid_races as check_grid_races
 else:  # else type checkers would accept every name

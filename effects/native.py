@@ -5,7 +5,7 @@ import typing as _typing
 from effects import _lazy
 from effects._errors import CustomCallError as CustomCallError
 
-if _typing.TYPE_CHECKING:  # what `_LATER` imports
+if _typing.TYPE_CHECKING:  # the names that `_LATER` imports
     from effects.extensions.custom_calls.api import custom_call as custom_call
     from effects.extensions.custom_calls.targets import cmake_dir as cmake_dir
     from effects.extensions.custom_calls.targets import include_dir as include_dir

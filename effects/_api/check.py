@@ -163,18 +163,18 @@ def truth_of(predicate: Any, where: Where, together: Callable[[Any], Any], call:
     """The truth of a predicate, reduced by `together` if it is an array: a bool if it is known now, else a traced
     scalar."""
     if _jax.is_reference(predicate):
-        predicate = predicate[...]  # what it holds now
+        predicate = predicate[...]  # a copy of its present value
     if isinstance(predicate, (bool, np.bool_)):
         return bool(predicate)
     if not isinstance(predicate, (jax.Array, np.ndarray)) or predicate.dtype != bool:
         shown = f"an array of {predicate.dtype}" if hasattr(predicate, "dtype") else errors.shown(predicate)
         raise TypeError(MSG_PREDICATE.format(call=call, where=where, predicate=shown, rule=rule, example=example))
-    with jax.transfer_guard("allow"):  # the guard is for the user's transfers; this one is ours
+    with jax.transfer_guard("allow"):  # the user's guard is not for our transfer
         truth = together(predicate) if predicate.ndim else predicate
         return truth if isinstance(truth, _jax.Tracer) else bool(truth)
 
 
-# `fx.error_if`: a program ends where its values are wrong.
+# `fx.error_if`: ends a program whose values are wrong.
 
 T = TypeVar("T")
 

@@ -227,7 +227,7 @@ def traceback_of(stack: Any) -> types.TracebackType | None:
     for each in stack.frames[: len(lines) - len(shared)]:
         if _is_users(each.file_name):
             frame = _frame_at(each.file_name, each.function_name, each.function_start_line, each.line_num)
-            made = types.TracebackType(made, frame, -1, each.line_num)  # -1: its columns are not known
+            made = types.TracebackType(made, frame, -1, each.line_num)  # -1: unknown columns
     return made
 
 
@@ -265,7 +265,7 @@ def for_users(function: Callable[P, T]) -> Callable[P, T]:
             if outside:
                 try:
                     leave_traces()
-                finally:  # once more: another interrupt may have ended the first
+                finally:  # once more: an interrupt may have ended the first call
                     leave_traces()
             hide_frames(error)
             raise

@@ -66,7 +66,7 @@ def take_when(when: Any, site: Site, call: str) -> Any:
     if when is None:
         return True
     if _jax.is_reference(when):
-        when = when[...]  # what it holds now
+        when = when[...]  # a copy of its present value
     is_boolean = isinstance(when, (bool, np.bool_)) or getattr(when, "dtype", None) == np.dtype(bool)
     if not is_boolean or np.shape(when) != ():
         is_array = hasattr(when, "dtype")

@@ -197,7 +197,7 @@ class Record:
     def __repr__(self) -> str:
         try:
             shown = repr(self.text)
-        except Exception as error:  # a field that cannot be shown: the rest is worth seeing
+        except Exception as error:  # a field that cannot be shown must not hide the others
             shown = f"<{error!r}>"
         lane = f" lane={self.lane}" if self.lane else ""
         grid = f" grid={self.grid}" if self.grid else ""
@@ -331,7 +331,7 @@ class Records(Sequence[Record]):
         """The sites of these records, each once."""
         if self._sites is None:
             known = {site_id: self._find_site(site_id) for site_id in native.sites_of(self._data)}
-            self._find_site = known.__getitem__  # a handler may keep the records for longer than their program lives
+            self._find_site = known.__getitem__  # a handler may keep records longer than their program lives
             self._sites = [*known.values()] if self._one is None else [self._one[0]]
         return self._sites
 
