@@ -152,7 +152,7 @@ def start_values(
 def _types(values: Any) -> str:
     found = []
     for x in jax.tree.leaves(values):
-        with contextlib.suppress(TypeError, ValueError):  # it is no array
+        with contextlib.suppress(TypeError, ValueError):  # not an array
             found.append(str(_jax.typeof(x)))
     return ", ".join(found)
 

@@ -67,16 +67,16 @@ class HostRuns(Beside):
     def __init__(self) -> None:
         self._workers = Workers("effects-async")
         self._runs: dict[_Key, RunningHostCall] = {}
-        self._unended: dict[int, RunningHostCall] = {}  # by identity, those whose function has not returned
-        self._awaited: dict[int, RunningHostCall] = {}  # by the identity of a drain thread, the one for which it waits
-        # By program and device: the numbers of the newest functions that have begun, ended ones included.
+        self._unended: dict[int, RunningHostCall] = {}  # by identity: runs whose function has not returned
+        self._awaited: dict[int, RunningHostCall] = {}  # by drain thread's identity: the run for which it waits
+        # By program and device: the numbers of the newest started functions, ended ones included.
         self._begun: dict[tuple[int, ...], collections.deque[int]] = {}
         self._lock = threading.Lock()
         self._came = threading.Condition(self._lock)
 
     def start(self, function: HostFunction, records: Iterable[Record]) -> None:
         """Starts the function, with the record of each lane."""
-        # All lanes become known in one step: see the README.
+        # All lanes are added in one step: see the README.
         runs: dict[_Key, RunningHostCall] = {}
         try:
             for record in records:
@@ -137,7 +137,7 @@ class HostRuns(Beside):
             del self._awaited[me]
 
     def _take(self, key: _Key) -> RunningHostCall:
-        # The start comes from the thread of one device, and the done may come from that of a faster one, ahead of it.
+        # The start comes from one device's thread; the done may come earlier, from a faster device's.
         while True:
             with self._came:
                 if (run := self._runs.pop(key, None)) is not None:
@@ -147,7 +147,7 @@ class HostRuns(Beside):
                 raise RuntimeError(MSG_DEVICE_FAILED)
             if not 0 < key.number <= started or key.number in begun:
                 raise RuntimeError(MSG_UNKNOWN_RUN)
-            native.set_offer_urgent()  # another thread of the drain takes the start
+            native.set_offer_urgent()  # another drain thread takes the start
             with self._came:
                 self._came.wait_for(lambda: key in self._runs, _LOOK)
 
@@ -156,7 +156,7 @@ class HostRuns(Beside):
         run = self._take(key)
         native.set_offer_urgent()  # the function may wait for the drain
         stream = run.wait_for_stream()
-        # In a run file the records of the function's own calls belong here, earlier ones included.
+        # In a run file the records of the function's own calls have this place, earlier ones included.
         native.note(Kind.BEGUN, record.token, site_of(record).id, number_of_device(record), f"{stream.thread} held")
         with self._awaiting(run):
             stream.let_go()
@@ -170,7 +170,7 @@ class HostRuns(Beside):
                 raise run.error
             call = dataclasses.replace(call, function=HostFunction(None, DONE_FUNCTION, run.name, True))
             taken = take_results(call, run.result, call.results or ())
-            return jax.tree.unflatten(jax.tree.structure(run.result), taken)  # another process has the text of `tree`
+            return jax.tree.unflatten(jax.tree.structure(run.result), taken)  # elsewhere `tree` is only a text
         except BaseException as error:
             raise HostRunFailed(run.name, run.where) from error
 
@@ -199,7 +199,7 @@ class HostRuns(Beside):
         has_failed = not_done is None or program in runtime.failures.unended
         for run in left:
             stream = run.wait_for_stream()
-            if has_failed:  # its effects would have come later in the program
+            if has_failed:  # its effects would have come after the failure
                 runtime.failures.abandon(stream.thread)
                 self._workers.run(lambda run=run: self._forget(run))
             stream.let_go()
@@ -225,7 +225,7 @@ class HostRuns(Beside):
 
 def _key(record: Record, number: int, lane: int) -> _Key:
     thread = thread_of(record.token[STREAM])
-    # The programs that JAX dispatches number their operations as one program.
+    # All programs that JAX dispatches number their operations as one.
     epoch = 0 if thread == PLAIN_THREAD else record.token[EPOCH]
     return _Key(thread, epoch, record.device, number, lane)
 

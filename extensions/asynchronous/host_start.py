@@ -20,7 +20,7 @@ class HostStart(Content):
     function: HostFunction
     name: str
 
-    counts_as_effect = False  # its done is
+    counts_as_effect = False  # the done is counted
     may_be_left_out = False
 
     @property

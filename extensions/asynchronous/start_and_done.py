@@ -54,7 +54,7 @@ def _update_abstract_eval(ticket: Any, *, operation: Operation) -> tuple[list[An
 def _done_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any], set[Any]]:
     _check_ticket(operands[-1], operation, "done", "fx.async_done")
     found = jax_effects(ASYNC)
-    if isinstance(operation, HostAwait):  # the effects of the host function become visible there
+    if isinstance(operation, HostAwait):  # the host function's effects become visible at the done
         found = found | jax_effects(operation.site.effect)
     return operation.results_of_lanes, found
 
@@ -140,7 +140,7 @@ def _batch(
     starts = primitive is async_start_p
     in_lanes = any(differs) or not _jax.is_axis_of_tangents(axis_data) if starts else differs[-1]
     if in_lanes:
-        # Values that are handed on are broadcast to all lanes. A record notes instead which operands differ.
+        # Kept values are broadcast to all lanes. A record only notes which operands differ.
         operands = [
             _jax.lanes_at_front(x, dim, axis_data) if operation.is_linear or dim is not None else x
             for x, dim in zip(operands, dims, strict=True)

@@ -229,15 +229,15 @@ class Run:
     each_call = False
     """True if a function is walked at each of its calls, even if it takes and returns no futures."""
 
-    # How a program is read. Overridden for programs that are no jaxprs.
+    # The reading of a program, overridden for programs that are not jaxprs.
     source_of: ClassVar[Callable[..., Any]] = staticmethod(_jax.source_of)
     is_reference: ClassVar[Callable[..., bool]] = staticmethod(_jax.is_reference)
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.flights: list[Flight] = []
-        self._known: set[Any] = set()  # jaxprs that take and give no futures
-        self._around: tuple[Any, ...] = ()  # the equations in whose jaxprs the run is
+        self._known: set[Any] = set()  # jaxprs without futures among inputs and outputs
+        self._around: tuple[Any, ...] = ()  # the enclosing equations
         self._path: Path = ()
         self._visits = itertools.count()
 
@@ -399,14 +399,14 @@ class Run:
                 future.end = end
 
         before = [future.end for future in args]
-        returned, after = [], []  # by each branch, and how it has used up the futures that came in
+        returned, after = [], []  # by branch, with the way in which it has used up incoming futures
         for number, branch in enumerate(eqn.params["branches"]):
             in_state(before)
             self._path = (*path, (visit, number))
             returned.append(self.walk(branch, operands[1:]))
             after.append([future.end for future in args])
         self._path = path
-        # A branch uses up the futures that it returns, unless all branches return the same one in this place.
+        # A branch uses up the futures that it returns, unless all branches return the same future at this position.
         outs = [joined(cases, MSG_BRANCH_RESULT, branch=where) for cases in zip(*returned, strict=True)]
         for values, ends in zip(returned, after, strict=True):
             in_state(ends)
