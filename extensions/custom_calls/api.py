@@ -20,7 +20,7 @@ from effects.extensions.custom_calls.message import Message
 from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.extensions.custom_calls.targets import MSG_TARGET_NAME, platforms_of, unknown_target
 
-# Attributes of custom calls: they are part of the program, and handlers get them beside operands.
+# Attributes of custom calls: constants of the program, which handlers get beside operands.
 
 MSG_ATTRIBUTE_NAME = (
     "`fx.custom_call` at {where} was given an attribute with the name {name}. A handler finds attributes by name, an "
@@ -214,7 +214,7 @@ def _site(target: str, effect: Effect | None, where: Where) -> Site:
 
 def _take_operand(leaf: Any, target: str, where: Where) -> Any:
     if _jax.is_reference(leaf):
-        leaf = leaf[...]  # its value now
+        leaf = leaf[...]  # its present value
     try:
         array = jnp.asarray(leaf)
         if jnp.issubdtype(array.dtype, jax.dtypes.extended):
