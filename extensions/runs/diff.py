@@ -268,7 +268,7 @@ class _Comparison:
         """Compares the records of a line. Returns whether they stand at the same places in both runs."""
         ranks = [{len(self._lanes[lane]) for lane in distinct(table.lane)} for table in (a, b)]
         if ranks[0] != ranks[1]:
-            a.lane, b.lane = np.zeros(len(a), int), np.zeros(len(b), int)  # lanes here, and a loop there
+            a.lane, b.lane = np.zeros(len(a), int), np.zeros(len(b), int)  # one run has lanes, the other a loop
         in_step = len(a) == len(b) and all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ORDER)
         groups = codes_of(*([getattr(table, name) for name in _OF_CALL] for table in (a, b)))
         by_row = a.shares_tokens or b.shares_tokens
@@ -286,7 +286,7 @@ class _Comparison:
     def _compare_values(
         self, site: SiteDifference, tables: tuple[Table, Table], rows: tuple[np.ndarray, np.ndarray], nth: np.ndarray
     ) -> None:
-        found: list[tuple[np.ndarray, np.ndarray]] = []  # which of `rows` differ, and their distances
+        found: list[tuple[np.ndarray, np.ndarray]] = []  # the differing rows, and their distances
         for at, a, b in _of_columns(tables, rows):
             different, apart = np.zeros(len(at), bool), np.zeros(len(at))
             if a.keys() != b.keys():

@@ -76,7 +76,7 @@ class RunRecord(Record):
             try:
                 with self._process.as_printed():
                     self._text = super().text
-            except Exception as error:  # it fails in its program too, or a value differs in this process
+            except Exception as error:  # the callback failed in its program too, or a value differs in this process
                 why = FAILED.format(error=error)
                 self._site = dataclasses.replace(self._site, content=Unshown(why, self._site.content))
                 self._text = super().text
@@ -124,7 +124,7 @@ class Process:
     is_closed: bool = False
     began: float = dataclasses.field(default=0.0, repr=False)
     calls: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)  # by thread: the first one's number
-    # By thread and number, of the programs that ran when recording began: the name, and whether the call had returned.
+    # By thread and number, the programs that ran when recording began: name, and True if the call had returned.
     earlier: dict[tuple[int, int], tuple[str, bool]] = dataclasses.field(default_factory=dict, repr=False)
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
     print_options: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
@@ -442,7 +442,7 @@ class Following:
         """
         left_out = _open_all(self._paths, self._processes)
         for process in self._processes:
-            process.is_written = process._file.is_written  # first, so that the last look sees the last records
+            process.is_written = process._file.is_written  # first, so that the final read sees the last records
             process._file.look()
             _describe(process, self._sites)
         return _run([*self._processes], self._sites, left_out, self._earlier)
@@ -507,7 +507,7 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
     describes a site before its records, so then each record's site is known."""
     process.lost, process.is_closed = process._file.lost, process._file.is_closed
     for is_site, number, text in process._file.described():
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # of a kind that this process does not know
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # of a kind that is unknown in this process
             if is_site:
                 site = sites[number] = read_site(text.decode())
                 if isinstance(site.content, Composite):

@@ -28,16 +28,16 @@ class Table:
 
     site: Site
     thread: np.ndarray
-    call: np.ndarray  # counted from the beginning of the recording; negative ahead of that
+    call: np.ndarray  # from the beginning of the recording; negative before
     domain: np.ndarray
     phase: np.ndarray
     index: np.ndarray
     device: np.ndarray
     lane: np.ndarray  # as a number
     time: np.ndarray
-    position: np.ndarray  # of the call, since the recording began and among those that correspond
-    columns: list[tuple[np.ndarray, dict[str, np.ndarray]]]  # blocks: row numbers, and arguments by name
-    shares_tokens: bool = False  # true of unordered effects, and of those of a kernel
+    position: np.ndarray  # the number of the call, since the beginning and among corresponding calls
+    columns: list[tuple[np.ndarray, dict[str, np.ndarray]]]  # blocks of row numbers, and arguments by name
+    shares_tokens: bool = False  # true for unordered effects, and for a kernel's
 
     def __len__(self) -> int:
         return len(self.thread)

@@ -54,7 +54,7 @@ class Slice:
 
     @property
     def duration(self) -> int:
-        return max(self.end - self.start, 1)  # clocks may be set back
+        return max(self.end - self.start, 1)  # a clock may have been set back
 
 
 class Timeline:
@@ -68,11 +68,11 @@ class Timeline:
         self.programs: dict[Program, dict[int, Slice]] = {}  # by device
         self._open: dict[Any, Slice] = {}
         self._operations: dict[Any, Slice] = {}  # by process, token and device
-        self._last: dict[int, int] = {}  # by process: the last time that is known
+        self._last: dict[int, int] = {}  # by process: the last known time
         for event in run.events():
             self._add_event(event)
         for process in run.processes:
-            # A record that processes share is in a run once, for one of them. Each file has its own.
+            # A run has a record that processes share once, for one of them. Each file has a copy.
             alone = run if len(run.processes) == 1 else read(process.path)
             alone.processes[0].number = process.number
             self._add_records(alone)
@@ -285,7 +285,7 @@ def _arrow(number: int, source: Slice, target: Slice) -> Iterator[dict[str, Any]
 def _text(record: Record) -> str:
     try:
         return record.text
-    except Exception as error:  # a field that cannot be shown: the rest is worth seeing
+    except Exception as error:  # a field that cannot be shown must not hide the others
         return f"{record.event or record.fmt or record.effect} <{error!r}>"
 
 
@@ -316,7 +316,7 @@ def run_command(options: argparse.Namespace) -> int:
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the output is a pipe whose reader has seen enough
+    except BrokenPipeError:  # the output is a pipe whose reader has closed it
         raise
     except OSError as error:
         print(MSG_OUTPUT.format(path=options.output, why=error.strerror or error), file=sys.stderr)

@@ -26,7 +26,7 @@ class Unshown(Content):
     """Stands for a content whose text cannot be made here."""
 
     why: str
-    content: Content | None = None  # None: it is not known either
+    content: Content | None = None  # None: unknown
 
     @property
     def title(self) -> str:
