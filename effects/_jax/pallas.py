@@ -141,7 +141,7 @@ def block_starts(
         along = zip(evaluate(index_map, [*index, *prefetched]), block.block_shape, block.array_aval.shape, strict=True)
         for number, size, whole in along:
             if isinstance(size, pallas_core.Element):
-                starts.append((number, whole + sum(size.padding) - size.block_size + 1))  # its end must be inside too
+                starts.append((number, whole + sum(size.padding) - size.block_size + 1))  # its end must be inside, too
             else:
                 starts.append((number * pallas_core.get_block_size(size), whole))
         yield block.origin, (named.func_filename or "", named.func_lineno or 0, named.func_name), starts

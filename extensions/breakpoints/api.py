@@ -95,7 +95,7 @@ def _stop(when: Any, at_most: int = MOST_FRAMES) -> None:
 
 
 def _ask(frames: list[Frame], record: Record) -> None:
-    from effects.extensions.breakpoints.prompt import ask  # few programs get here
+    from effects.extensions.breakpoints.prompt import ask  # imported late: few programs need it
 
     device = (record.device,) if record.device >= 0 and jax.device_count() > 1 else ()
     shown = [*map(errors.numbered, ("lane", "device", "grid index"), (record.lane, device, record.grid or ()))]

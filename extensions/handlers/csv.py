@@ -51,10 +51,10 @@ class CsvHandler:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False):
-        # The fields that have columns: those of the first record, or of the file.
+        # The columns' fields: those of the first record, or of the file.
         self._fields = _fields_of(path) if append and os.path.isfile(path) else None
         self._file = LineFile(path, append, quote=b'"')
-        self._lock = threading.Lock()  # of who finds that there are none yet
+        self._lock = threading.Lock()  # held while the columns are chosen
 
     def handle(self, record: Record) -> None:
         self.handle_many([record])
@@ -77,7 +77,7 @@ class CsvHandler:
             if self._fields is None:
                 line = _line([*_FIRST, *fields, _OTHER])
                 self._file.write(line, [len(line)])
-                self._fields = list(fields)  # from now on other threads write
+                self._fields = list(fields)  # releases other writers
             return self._fields
 
     def close(self) -> None:

@@ -16,10 +16,10 @@ from effects.extensions.inspecting.compiled_text import CompiledText, Copy, copy
 from effects.extensions.inspecting.compiled_text import Instruction as CompiledInstruction
 from effects.extensions.inspecting.text import Block, Instruction, Reader, Value, instruction_of, translated, written
 
-# The schedule that XLA made of a program: its compiled text, read in the order in which it runs.
+# XLA's schedule of a program: its compiled text, read in execution order.
 #
-# The tickets of asynchronous operations are followed through tuples, loops and branches, so that it is known which
-# instructions are between a start and its done.
+# The tickets of asynchronous operations are followed through tuples, loops and branches, to find the instructions
+# between a start and its done.
 
 _STARTS = (BEGIN_TARGET, KEEP_TARGET, POST_TARGET)
 _NOTHING: frozenset[int] = frozenset()
@@ -393,7 +393,7 @@ def _operation(
     number: int, run: Run, steps: Sequence[Step], same: list[Flight], copies: tuple[Copy, ...] | None
 ) -> InspectedOperation:
     operation, name = same[0].operation, same[0].operation.name
-    own: dict[int, str] = {}  # by position: the line of its start, or of an update or a done
+    own: dict[int, str] = {}  # by position: the line of a start, an update or a done
     others: set[int] = set()
     copied = {"start": "", "update": "", "done": ""}
     for at, step in enumerate(steps):
@@ -402,7 +402,7 @@ def _operation(
             copied[step.eqn.opcode] = _types(step.eqn.invars if step.eqn.opcode == "start" else step.eqn.outvars)
             others |= {*run.between(flight, at)} if step.eqn.opcode == "done" else set()
     lines: dict[str, dict[int, str]] = {"start": {}, "update": {}, "done": {}, "between": {}, "all": {}}
-    for at in sorted({*own, *others}):  # an equation of a loop stands where it comes first
+    for at in sorted({*own, *others}):  # an equation of a loop counts at its first run
         eqn = steps[at].eqn
         line = own[at] if at in own else _line(steps[at])
         lines[eqn.opcode if at in own else "between"].setdefault(id(eqn), line)

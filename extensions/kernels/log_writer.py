@@ -33,13 +33,13 @@ MSG_UNSUPPORTED = (
 class LogWriter:
     """The log pass, with the layout of the log that it writes."""
 
-    sites: tuple[Site, ...]  # as the kernel has them, by their numbers; effects of others stay in the kernel
+    sites: tuple[Site, ...]  # the kernel's sites, by number; other sites' effects stay in the kernel
     capacity: int
     target: str
 
     def write(self, jaxpr: Any, log: Any, references: Sequence[Any]) -> list[Any]:
         """Evaluates a kernel's jaxpr with its effects written to a log."""
-        # Nothing that a branch returns may be a literal for Triton, so the first counts are values of the kernel.
+        # Triton's lowering does not take literals as results of a branch, so the first counts are values of the kernel.
         none = np.int32(0)
         state = [jax.lax.add_p.bind(none, none) for _ in range(COUNTS)]
         state, outs = send(self, jaxpr, references, [log], state)

@@ -46,8 +46,8 @@ class Steps(Content):
     """The progress of a loop, as the content of a record."""
 
     description: str
-    bar: str  # the line that made it, which tells the program's bars apart
-    in_program: bool  # True if the bar ends with its program
+    bar: str  # the line of its call, the identity among the program's bars
+    in_program: bool  # True if it ends with its program
 
     shows_newest = True
 
@@ -168,7 +168,7 @@ class Progress:
             return self.every
         total: Any = self.total
         largest = max if isinstance(total, int) else jnp.maximum
-        return largest(1, total // _SHOWN + (total % _SHOWN > 0))  # an unsigned total has no negative
+        return largest(1, total // _SHOWN + (total % _SHOWN > 0))  # an unsigned total cannot be negative
 
     def record(self, done: Any, where: Where, metrics: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Records the number of steps done, with metrics."""
@@ -255,7 +255,7 @@ def progress(
 def _take_metric(x: Any, where: Where, name: str) -> Any:
     """Returns a metric without its derivative. Refuses all but a number or a few of them."""
     if _jax.is_reference(x):
-        x = x[...]  # its value now
+        x = x[...]  # its present value
     dtype = getattr(x, "dtype", None)
     is_number = isinstance(x, (int, float, complex)) if dtype is None else isinstance(x, np.generic) or is_array(x)
     is_number = is_number and (dtype is None or jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_))

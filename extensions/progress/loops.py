@@ -74,7 +74,7 @@ def scan_with_progress(
     shapes = [jnp.shape(x) for x in jax.tree.leaves(xs)]
     lengths = {shape[0] for shape in shapes if shape} | ({length} if length is not None else set())
     if len(lengths) != 1 or () in shapes:
-        return lax.scan(f, init, xs, length, reverse, unroll)  # which says what is wrong
+        return lax.scan(f, init, xs, length, reverse, unroll)  # raises JAX's error
     [total] = lengths
     loop = _Loop("fx.scan_with_progress", where, total, description, every)
     steps = loop.bar.steps()

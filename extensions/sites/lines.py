@@ -45,7 +45,7 @@ class Pattern(NamedTuple):
     def names(self, line: Line) -> bool:
         if self.line not in (None, line.line):
             return False
-        # The name in messages counts too: users never see the file of a notebook's cell.
+        # The name in messages matches too: users never see the file of a notebook's cell.
         shown = re.sub(r":\d+$", "", str(Where(line.file, line.line, line.function)))
         patterns = (self.file, f"*/{self.file}")
         return any(fnmatch.fnmatchcase(file, pattern) for file in (line.file, shown) for pattern in patterns)

@@ -158,7 +158,7 @@ def watch(
         nnx = sys.modules.get("flax.nnx")
         if nnx is None or not _has_modules(nnx, (args, kwargs)):
             return run(fun, *args, **kwargs)
-        # Modules are mutable objects that may share parts. So their state is passed in and returned, and updates them.
+        # Modules are mutable and may share parts. So their state is passed in, returned, and written back.
         with nnx.update_context("fx.watch"):
             with nnx.split_context("fx.watch") as context:
                 graph, state = context.split((args, kwargs))

@@ -33,7 +33,7 @@ class Each:
         `around`: the frames of the equations around the jaxpr; `path`: their positions, see `Found.order`."""
         self._watch, self._iterations, self._around = watch, tuple(iterations), around
         self._path, self._position = path, -1
-        self._names: dict[int, tuple[str, Any]] = {}  # by `id`, which the value keeps: its name and the value
+        self._names: dict[int, tuple[str, Any]] = {}  # by `id`: the name and the value, which keeps the `id` valid
 
     def run(self, jaxpr: Any, args: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
         """The results of a jaxpr with constants. `names`: the user's names of its inputs."""
@@ -85,7 +85,7 @@ class Each:
                 own = args[split : split + len(number)]
                 each = Each(watch, [*args[:outer], *own], lines, (*path, which))
                 outs = each.run(body, [*args[outer:split], *args[split + len(own) :]])
-                if watch.results and _ends_loop(eqn, body):  # a loop may not end with repaired values
+                if watch.results and _ends_loop(eqn, body):  # a loop might never end with repaired values
                     outs = [outs[0] & (own[0] < args[0][0])]
                 return [*(x + step for x in own), *outs]
 
@@ -168,7 +168,7 @@ class Each:
 
     def _look_inside(self, eqn: Any, found: Any, operands: Sequence[Any]) -> None:
         """Simulates a kernel where `found` holds, if JAX can, and looks at each of its equations."""
-        from effects._jax import pallas  # the kernel has imported it
+        from effects._jax import pallas  # imported by the kernel already
 
         if (params := pallas.as_simulated(eqn.params)) is None:
             return

@@ -208,8 +208,8 @@ class Found(Check):
     """
 
     of: tuple[Any, ...] = ()  # see `read_fields`
-    search: int = 0  # the number of the search that found it, and reads its records later; 0: none
-    place: tuple[Any, ...] = ()  # lane, device and place in a grid, where the record does not say it
+    search: int = 0  # the number of the search that made it and reads its records; 0: none
+    place: tuple[Any, ...] = ()  # lane, device and place in a grid, if the record has none
     order: tuple[Any, ...] = ()
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
