@@ -135,8 +135,8 @@ MSG_MISSING_MASK = (
 )
 MSG_MASKED_STATE = (
     "A {control} whose predicate differs between the lanes of a `vmap` has effects and uses a mutable reference from "
-    "outside. It runs for all lanes together, and what a lane that is not there would write cannot be held back. "
-    "Carry the value in place of the reference, or loop over the lanes with `jax.lax.map`."
+    "outside. It runs for all lanes together, and the writes of inactive lanes cannot be suppressed. Carry the value "
+    "in place of the reference, or loop over the lanes with `jax.lax.map`."
 )
 
 

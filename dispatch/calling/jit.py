@@ -256,8 +256,8 @@ class _Call(Dispatcher[..., Any]):
 # The stages of compilation: the results of `trace`, `lower` and `compile` of a jitted function.
 
 MSG_JAX_EXPORT = (
-    "`jax.export` was given `{program}`, which `fx.jit` compiled. It knows nothing of the tokens that such a function "
-    "takes and returns. Write `fx.export` in place of `jax.export.export`."
+    "`jax.export` was given `{program}`, which `fx.jit` compiled. Such a function takes and returns tokens, of which "
+    "`jax.export` knows nothing. Write `fx.export` in place of `jax.export.export`."
 )
 
 

@@ -255,8 +255,8 @@ def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
 # becomes a program of ours.
 
 MSG_OPTIONS = (
-    "`fx.jit` was given {fun}, which has been compiled already, and the options {names}. What a library has "
-    "compiled keeps the options that it has. Give them there, or pass the function itself."
+    "`fx.jit` was given {fun}, which has been compiled already, and the options {names}. A compiled function keeps its "
+    "own options. Give them there, or pass the function itself."
 )
 
 _PROGRAMS = {"equinox": "_cached", "flax": "jitted_fn"}

@@ -59,9 +59,9 @@ MSG_PROCESS_ENDS = (
     "A callback did not run. The process ends, and no effects are replayed any more. Call `fx.effects_barrier()` first."
 )
 MSG_OUTPUT_WAITS = (
-    "An output waits for effects while text is written to it, and keeps the drain from showing these: a deadlock. It "
-    "may wait if it was `sys.stdout` when the program was called whose text is written, and its class has a `write` of "
-    "its own. Give it one, set `sys.stdout` before the call, or do not wait."
+    "An output waits for effects while text is written to it, and keeps the drain from showing these: a deadlock. The "
+    "`write` of an output may wait if its class defines it, and the output was `sys.stdout` when the program was "
+    "called. Define `write` in its class, set `sys.stdout` before the call, or do not wait."
 )
 
 _PATIENCE = 0.005

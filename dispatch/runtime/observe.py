@@ -23,8 +23,8 @@ MSG_HANDLER_CLASS = (
     "`fx.add_handler({name}(...))`."
 )
 MSG_HANDLER_TOKEN = (
-    "`remove_handler` was given {token}, which was not added, or was removed already. A handler is removed once, by "
-    "itself or by what `add_handler` returned for it. Pass one of these."
+    "`remove_handler` was given {token}, which was not added, or was removed already. A handler is removed once. Pass "
+    "the handler itself, or the token that `add_handler` returned for it."
 )
 
 

@@ -18,8 +18,8 @@ from effects.dispatch.runtime.failures import traceback_from_user
 from effects.lowering.native_module import native
 
 MSG_HANDLER_FAILED = (
-    "The handler `{handler}` raised {error} for {records}. A handler's error is reported once; it gets the records "
-    "after it all the same, as do the other handlers."
+    "The handler `{handler}` raised {error} for {records}. An error of a handler is reported once, and later records "
+    "still reach all handlers. Correct the handler, or call `fx.remove_handler`."
 )
 
 

@@ -432,7 +432,7 @@ MSG_WHILE_TRACING = (
 )
 MSG_BARRIER_TIMEOUT = (
     "The barrier waited {timeout:g} s and these have not ended: {outstanding}. A barrier returns when all that was "
-    "issued before it is visible on the host. Wait longer, or look at what keeps them. {waits}"
+    "issued before it is visible on the host. Pass a longer `timeout`, or end what keeps them. {waits}"
 )
 
 

@@ -15,8 +15,8 @@ MSG_CALLBACK_NAME = (
     "say, `@fx.register_callback('training.save')`."
 )
 MSG_CALLBACK_REGISTERED = (
-    "`register_callback({name!r})` was given {fn} as its function. What is called back is a function, or anything else "
-    "that can be called. Use it as a decorator of a function."
+    "`register_callback({name!r})` was given {fn} as its function. A callback is a function, or another callable. Use "
+    "it as a decorator of a function."
 )
 MSG_CALLBACK_TAKEN = (
     "The name {name!r} is taken: {known!r} is registered under it, and {fn!r} cannot be. A name means one function for "

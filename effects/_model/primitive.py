@@ -29,8 +29,8 @@ MSG_TRANSPOSED = (
 )
 
 MSG_WHEN = (
-    "`{call}` at {where} was given {value} as `when`. That is one boolean, which the program may compute. Write a "
-    "comparison, say `when=loss > 10`, and of an array `when=x.any()`."
+    "`{call}` at {where} was given {value} as `when`. `when` is one boolean, which the program may compute. Write a "
+    "comparison, say `when=loss > 10`, or for an array `when=x.any()`."
 )
 
 effect_p = _jax.Primitive("effect")

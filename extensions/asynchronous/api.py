@@ -26,8 +26,8 @@ from effects.extensions.asynchronous.references import Into, read_references
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
 
 MSG_ASYNC_FUN = (
-    "`fx.async_start` at {where} was given {fun} as its function. What is started is a function of the operands. Pass "
-    "the function first: `fx.async_start(fun, x)`."
+    "`fx.async_start` at {where} was given {fun} as its function. The first argument is a function of the operands. "
+    "Pass the function first: `fx.async_start(fun, x)`."
 )
 MSG_ASYNC_RESULT = (
     "The function `{name}` that was started at {where} returned {got}. Its results are kept until it is done, so they "

@@ -33,16 +33,16 @@ from effects.extensions.asynchronous.primitives import DONE_FUNCTION
 from effects.lowering.native_module import native
 
 MSG_NEVER_DONE = (
-    "{count} of {function} {were} started and never done{where}. What is started is done once in the same program, and "
-    "their results are lost. Call `fx.async_done` with each future."
+    "{count} of {function} {were} started and never done{where}. Each start has one done in the same program, and "
+    "without it the results are lost. Call `fx.async_done` with each future."
 )
 MSG_UNKNOWN_RUN = (
     "An asynchronous callback is done that was not started, or was done before. A future is done once, in the program "
-    "that started it. Look for where it is done twice."
+    "that started it. Call `fx.async_done` once per future, and keep the results."
 )
 MSG_DEVICE_FAILED = (
-    "An asynchronous operation has no result. What it is to get comes from a device whose program has failed. See the "
-    "error of that program."
+    "An asynchronous operation has no result. Its values come from a device whose program has failed. Correct the "
+    "error that this program raises."
 )
 
 _REMEMBERED = 4096

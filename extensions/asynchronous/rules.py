@@ -36,10 +36,10 @@ from effects.lowering.summary import declare_sites
 from effects.lowering.tokens import Passes, TokenContext, Tokens, register_passes, register_token_rule
 
 MSG_ASYNC_PLATFORM = (
-    "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "
-    "native handlers, which there are for CPUs and for NVIDIA's GPUs, with the setting `native`. Without them its "
-    "values stay in the program, from a start to a done in the same function, branch or body of a loop, and there are "
-    "no asynchronous callbacks. Do it where it was started, or compute it where it is needed, without a future."
+    "The asynchronous operation `{name}` at {where} is in a program for {platform}. Native handlers keep the values in "
+    "flight, and they exist for CPUs and NVIDIA's GPUs, with the setting `native`. Without them start and done must be "
+    "in the same function, branch or body of a loop, and there are no asynchronous callbacks. Do it where it was "
+    "started, or compute it where it is needed, without a future."
 )
 MSG_ASYNC_PLAIN = (
     "The asynchronous operation `{name}` at {where} is in a program for several devices that `fx.jit` has not made. "

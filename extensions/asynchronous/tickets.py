@@ -50,13 +50,13 @@ MSG_LANES = (
     "`fx.async_done` ahead of the branch or the loop, or loop over the lanes with `jax.lax.map`."
 )
 MSG_NEVER_DONE = (
-    "The asynchronous operation `{name}` that starts at {start} is never done. What is started is done once in the "
-    "same program, for its results are kept until then. Call `fx.async_done` with the future, or leave out the start."
+    "The asynchronous operation `{name}` that starts at {start} is never done. Each start has one done in the same "
+    "program, which frees the results. Call `fx.async_done` with the future, or leave out the start."
 )
 MSG_DROPPED_IN_LOOP = (
     "The asynchronous operation `{name}` that starts at {start} is dropped in the loop at {loop}: its future is "
-    "neither done in the iteration nor carried to the next. What an iteration has under way it ends, or carries on. "
-    "Call `fx.async_done` in the body, or return the future as a part of what the loop carries."
+    "neither done in the iteration nor carried to the next. An iteration ends its operations, or carries their futures "
+    "to the next. Call `fx.async_done` in the body, or return the future as a part of what the loop carries."
 )
 MSG_ONE_BRANCH = (
     "The future of `{name}`, started at {start}, is {ended} at {at} in one branch of the `cond` or `switch` at "
@@ -74,13 +74,13 @@ MSG_EACH_ITERATION = (
     "carry it and return the future of a new start."
 )
 MSG_NOT_CARRIED_ON = (
-    "The loop at {loop} carries the future of `{name}`, started at {start}, and its body has a number in its place. "
-    "What a loop carries is a future in every iteration or in none. Start an operation ahead of the loop, and return "
-    "the future of one from its body."
+    "The loop at {loop} carries the future of `{name}`, started at {start}, and its body has a number in its place. A "
+    "carried value is a future in every iteration or in none. Start an operation ahead of the loop, and return the "
+    "future of one from its body."
 )
 MSG_LEAKED = (
-    "The future of `{name}`, started at {start}, is returned from the program without being done. What is in flight "
-    "belongs to one call of a program, and is gone when it ends. Return `fx.async_done(future)`."
+    "The future of `{name}`, started at {start}, is returned from the program without being done. An operation in "
+    "flight belongs to one call of a program, and ends with it. Return `fx.async_done(future)`."
 )
 MSG_REGION = (
     "The future of `{name}`, started at {start} {there}, is {ended} at {at} {here}. In a `jax.shard_map` each device "
@@ -88,8 +88,8 @@ MSG_REGION = (
     "started, and pass its results on."
 )
 MSG_FOREIGN = (
-    "What is {ended} at {at} is no future of this program. A future is started and used up in one call of a function "
-    "of `fx.jit`. Start the operation in the function, and pass its future on as it is."
+    "The value that is {ended} at {at} is no future of this program. A future is started and used up in one call of a "
+    "function of `fx.jit`. Start the operation in the function, and pass its future on as it is."
 )
 MSG_OTHER_OPERATION = (
     "The future of `{name}`, started at {start}, is {ended} at {at} as one of {ends}, and was started as {was}. An "

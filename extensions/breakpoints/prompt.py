@@ -22,8 +22,8 @@ from effects.extensions.breakpoints.frames import Frame
 from effects.lowering.native_module import native
 
 MSG_NOT_ASKED = (
-    "The program does not wait at {call}: {why}. A breakpoint asks in a terminal, a notebook, or a test in a terminal. "
-    "The program goes on."
+    "The program does not wait at {call}: {why}. A breakpoint asks in a terminal, a notebook, or a test in a terminal, "
+    "and elsewhere the program goes on. Run it in one of these."
 )
 
 _PROMPT = "(fx) "

@@ -35,7 +35,8 @@ MSG_TARGET_TAKEN = (
 )
 MSG_TARGET_SYMBOL = (
     "The custom call {name!r} was registered with the symbol {symbol!r}, which {library!r} does not have. A handler is "
-    "a function with C linkage, as `XLA_FFI_DEFINE_HANDLER_SYMBOL` makes it. Look at the library with `nm -D`."
+    "a function with C linkage, as `XLA_FFI_DEFINE_HANDLER_SYMBOL` makes it. Pass one of the names that `nm -D` shows "
+    "for the library."
 )
 MSG_TARGET_HANDLER = (
     "The custom call {name!r} was registered with {handler}. A handler is native: a capsule, a function of a `ctypes` "

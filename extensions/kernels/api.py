@@ -32,7 +32,7 @@ MSG_LOG_CAPACITY = (
     "one program of the grid may take. Pass a whole number, at least 1, or leave it out."
 )
 MSG_WHEN_FULL = (
-    "`fx.pallas_call` at {where} was given when_full={given!r}. It says what becomes of a kernel's log that had too "
+    "`fx.pallas_call` at {where} was given when_full={given!r}. `when_full` is the action when a kernel's log has too "
     'little room. Pass "grow" or "drop_newest".'
 )
 GRID_ORDER, LOG_CAPACITY, WHEN_FULL = "effects.grid_order", "effects.log_capacity", "effects.when_full"

@@ -42,8 +42,8 @@ MSG_MESH = (
     "in kernels of `pl.pallas_call` alone. Write the kernel for that, or move the effect out of the kernel."
 )
 MSG_OPERATION = (
-    "The asynchronous operation `{name}` at {where} is in a kernel. What is in flight is kept for a program, in which "
-    "a kernel is one operation. Start and finish it outside of the kernel."
+    "The asynchronous operation `{name}` at {where} is in a kernel. An operation belongs to the program, in which a "
+    "kernel is a single equation. Start and finish it outside of the kernel."
 )
 MSG_REVERSE = (
     "The kernel `{kernel}` has effects and is differentiated in reverse. JAX has no such derivative of a kernel, with "

@@ -18,8 +18,8 @@ from effects.lowering.native_module import native
 
 MSG_GLOBAL_TIMEOUT = (
     "The barrier of {count} processes {waited}, and {problem}. It returns when every process has called it and what "
-    "each of them issued before is visible there. Wait longer, or look at what keeps a process that is missing, or has "
-    "ended it."
+    "each of them issued before is visible there. Pass a longer `timeout`, or read the output of the missing process: "
+    "it waits elsewhere, or has ended."
 )
 
 

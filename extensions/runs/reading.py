@@ -27,7 +27,7 @@ from effects.extensions.sites.lines import Pattern
 from effects.lowering.native_module import native
 
 MSG_UNREADABLE = (
-    "The run file {path} cannot be read: {why}. A run file is what `fx.record` or EFFECTS_RUN has written. Look at the "
+    "The run file {path} cannot be read: {why}. A run file is what `fx.record` or EFFECTS_RUN has written. Correct the "
     "name of the file, or record the run again."
 )
 LEFT_OUT = "{path} is left out: {why}."
@@ -48,9 +48,10 @@ MSG_NO_SITE = (
     "{files}, of the effects {effects}."
 )
 MSG_NO_PATH = "A run was asked for without a path. Runs are read from files. Name a run file or a folder of them."
-MSG_SINCE = "`since` is not a number. It is a time in seconds. Give one, or leave it out."
+MSG_SINCE = "`since` is not a number. A time is a number of seconds. Pass one as `since`, or leave it out."
 MSG_COLUMNS = (
-    "The records of {site} in {path} have different arguments. Columns are of one line. Name the line more closely."
+    "The records of {site} in {path} have different arguments. Columns are of one line. Name a single line, as in "
+    "`train.py:31`."
 )
 
 _AT_A_TIME = 1 << 12

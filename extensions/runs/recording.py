@@ -43,11 +43,11 @@ MSG_UNWRITABLE = (
     "file{or_else}."
 )
 MSG_PATH = "The path of a run file is {path!r}. No path has a zero character. Leave it out."
-MSG_OVER = "A recording into {path} was used again behind its end. It records once. Call `fx.record` again."
+MSG_OVER = "A recording into {path} was used again after its end. A recording records once. Call `fx.record` again."
 UNRECORDED = "{error} The program goes on, and is not recorded."
 MSG_STOPPED = (
-    "Recording into {path} has stopped: the file system takes no more. The program goes on. What was recorded before "
-    "can be read."
+    "Recording into {path} has stopped: the file system takes no more. The program goes on, and the records so far can "
+    "be read. Free some space, or record to another file."
 )
 
 _ANOTHER = "another process records into it"
@@ -229,7 +229,7 @@ class _ProcessRecording:
 
     def __init__(self) -> None:
         self.path: str = ""
-        self.is_due: bool = False  # created at its first effect
+        self.is_due: bool = False  # true while it waits for the first effect
         self._writing: _Writing | None = None
 
     def ask(self, path: str) -> None:

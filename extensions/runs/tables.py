@@ -59,7 +59,10 @@ Pairs = tuple[Table | None, Table | None]
 _PLACE = ("thread", "call", "domain", "phase", "index", "device", "lane", "time", "position")
 ORDER = ("thread", "position", "domain", "phase", "index", "device", "lane")
 
-MSG_TOLERANCE = "The tolerances are rtol={rtol} and atol={atol}. Each is 0 or a positive number. Give such ones."
+MSG_TOLERANCE = (
+    "The tolerances are rtol={rtol} and atol={atol}. Each is 0 or a positive number. Pass such numbers as `rtol` and "
+    "`atol`."
+)
 MSG_LOST = (
     "The run file {path} lacks {count} or more, for which it had no room. Runs are compared record by record, so none "
     "may be missing. Record with a larger `max_bytes`."

@@ -17,8 +17,8 @@ MSG_PATTERN = (
     "Write, say, `fx.sites('train.py:31')` or `fx.sites('models/*.py')`."
 )
 MSG_EVERY = (
-    "{call} was given {value}. One of every so many effects is shown, which is a positive whole number of at most 64 "
-    "bits. Pass, say, 100."
+    "{call} was given {value}. `every` is a positive whole number of at most 64 bits. Pass, say, 100, to show one of "
+    "every 100 effects."
 )
 MSG_LEVEL = (
     "{call} was given {value}. A level is a whole number, as for `logging`, or the name that `logging` has for one. "

@@ -23,9 +23,7 @@ MSG_NOT_CALLABLE = (
     "`fx.watch` at {where} was given {fun} as its function. It watches a function, and returns one that is called in "
     "its place. Write `fx.watch(f)(x)`."
 )
-MSG_MODE = (
-    "`fx.watch` at {where} was given mode={mode}. What becomes of a bad value is one of {known}. Pass one of them."
-)
+MSG_MODE = "`fx.watch` at {where} was given mode={mode}. The mode is one of {known}. Pass one of them."
 MSG_NOTHING = (
     "`fx.watch` at {where} was given nothing to look for: `nan` and `inf` are false. Without `when` one of them is "
     "true. Pass `inf=True`, or a predicate as `when`."
@@ -35,16 +33,16 @@ MSG_FLAG = (
     "of values as `when`."
 )
 MSG_WHEN = (
-    "`fx.watch` at {where} was given when={when}. It is a function of an array that says which elements are bad. Pass, "
-    "say, `when=lambda x: abs(x) > 1e4`."
+    "`fx.watch` at {where} was given when={when}. `when` is a function of an array that returns True for the bad "
+    "elements. Pass, say, `when=lambda x: abs(x) > 1e4`."
 )
 MSG_SITES = (
     "`fx.watch` at {where} was given sites={sites}. They are patterns for what is watched: a file, `file.py:12`, a "
     "function or an operation. Pass a string or several."
 )
 MSG_TOGETHER = (
-    "`fx.watch` at {where} was given `{name}` and {other}. Summaries (`summary=True`) are of all values, and from "
-    "where a result is bad (`results=True`) is known of NaN and infinities only. Leave one of them out."
+    "`fx.watch` at {where} was given `{name}` and {other}. Summaries (`summary=True`) are of all values, and a bad "
+    "result can be traced (`results=True`) for NaN and infinities only. Leave one of them out."
 )
 _MODES = ("raise", "log", "stop")
 
