@@ -1,7 +1,7 @@
 """Branches in a region, where devices may take different ones.
 
-`fx.error_if`: all devices end the program, or none. A device that ended it alone would never come to the next
-collective. The others would wait there, and XLA end the process after a while, with no word of what was wrong.
+`fx.error_if`: all devices end the program, or none. A device that ended the program alone would never reach the next
+collective. The others would wait there, and XLA would end the process after a while without the cause.
 
 Any other `cond`: each branch counts equally many effects, so that all devices have had as many after the `cond`. A
 device skips the numbers that only other branches use, and publishes that at once. So a callback in one branch does not
@@ -45,7 +45,7 @@ def _cond_token_rule(
 
 
 def _taken_by_all(index: Any, operands: Sequence[Any], branches: Sequence[Any]) -> tuple[Any, Sequence[Any], Any]:
-    """An `fx.error_if` that all devices take if one does, by an all-reduce. A mask says which devices fail."""
+    """An `fx.error_if` that all devices take if one does, by an all-reduce. A mask marks the devices that fail."""
     is_wrong = _jax.as_per_device(index != 0)
     index = jax.lax.pmax(is_wrong.astype(index.dtype), jax.sharding.get_abstract_mesh().manual_axes)
     return index, (is_wrong, *operands), tuple(map(_for_all, branches))
@@ -128,7 +128,7 @@ def without_lanes(
     args: Sequence[Any], cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int, **params: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments and parameters of a loop whose condition differs between lanes, as JAX lowers it. While any lane
-    goes on, the body runs for all lanes, effects included, and the new carry of lanes that have ended is dropped.
+    continues, the body runs for all lanes, effects included, and the new carry of ended lanes is dropped.
 
     The body then takes the condition's constants ahead of its own, and evaluates the condition once more, in a call
     named `LANES`.

@@ -1,7 +1,7 @@
 """`custom_partitioning`, whose functions have no effects.
 
 XLA calls the partition rule of such a function when the program has been lowered, and only then JAX lowers the function
-that the rule returns. Tokens would be operands and results of that function, of which the rule does not know.
+that the rule returns. Tokens would be operands and results of that function that the rule does not know.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def _anchored_jaxpr(jaxpr: Any, after: int) -> Any:
     """A loop's body that carries a mask, behind the first `after` inputs."""
 
     def with_indices(mask: Any, *args: Any) -> list[Any]:
-        """Makes branch indices depend on the mask. Else JAX partitions the branches, and forgets their effects."""
+        """Makes branch indices depend on the mask. Otherwise JAX partitions the branches and drops their effects."""
 
         def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
             if eqn.primitive is _jax.cond_p and has_effects(eqn):

@@ -270,8 +270,8 @@ def record_lowering(
 
 
 def have_one_call(ctx: Any) -> bool:
-    """True if one call can publish several records: the handler counts, and each device has a call of its own. An
-    exported program has a call for each record, which a process without handlers can replace."""
+    """True if one call can publish several records: the handler counts, and each device makes its own call. An exported
+    program has a call for each record, which a process without handlers can replace."""
     return (
         calls_handlers(ctx)
         and not (_jax.is_for_export(ctx) or advances_token(ctx))

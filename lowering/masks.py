@@ -2,8 +2,8 @@
 
 Under `vmap`, a branch whose predicate differs between lanes runs for all of them, and so does a loop until the last is
 through. The pass gives every effect in there a mask, so that only the lanes that a Python program would have brought
-there have it. It is of the same shape as the token pass: a loop over the equations of a jaxpr, a rule for what needs
-one of its own, and the holders for the rest.
+there have it. It is of the same shape as the token pass: a loop over the equations of a jaxpr, rules for some
+primitives, and the holders for the rest.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def register_mask_rule(*primitives: Any) -> Callable[[MaskRule], MaskRule]:
 
 
 class _Masks:
-    """The mask pass. The predicate is a constant to whatever holds a jaxpr."""
+    """The mask pass. The predicate is a constant for every holder."""
 
     def bind(self, eqn: Any, operands: list[Any], consts: Sequence[Any], state: list[Any]) -> Sequence[Any] | None:
         if not needs_mask(eqn):

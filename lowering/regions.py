@@ -49,12 +49,12 @@ class InRegion(NamedTuple):
 
     @property
     def go_on_together(self) -> bool:
-        """True if devices go on together from a call with results."""
+        """True if devices continue together from a call with results."""
         return self.all_come and self.counts_agree
 
     @property
     def joins_error_votes(self) -> bool:
-        """True if devices first reduce over the region whether one of them is to end the program."""
+        """True if devices first reduce the predicate of an `fx.error_if` over the region."""
         return self.all_come and self.has_collectives
 
 
@@ -70,7 +70,7 @@ def in_region() -> InRegion:
 
 @contextlib.contextmanager
 def inside(region: InRegion) -> Iterator[None]:
-    """Makes `region` the facts about whatever this thread traces in the block."""
+    """Sets `region` as the facts for all that this thread traces in the block."""
     before = in_region()
     _tracing.now = region
     try:
@@ -86,7 +86,7 @@ def in_branch() -> InRegion:
 
 
 def joins_error_vote(eqn: Any) -> bool:
-    """True if devices reduce, ahead of this equation, whether one of them is to end the program."""
+    """True if this is an `fx.error_if` whose predicate devices first reduce over the region."""
     return in_region().joins_error_votes and ends_program(eqn)
 
 
@@ -127,7 +127,7 @@ def declare_single(*primitives: _jax.Primitive) -> None:
 def static_effect_counts(jaxpr: Any) -> Mapping[str, int] | None:
     """The number of effects that a device counts in a jaxpr, by key; None if it is not known. Where branches differ it
     is the largest: see `lowering/control_flow.py`. An `fx.error_if` counts as none, since a device that takes it does
-    not go on."""
+    not continue."""
     return _static_effect_counts(_jax.closed_jaxpr(jaxpr))
 
 

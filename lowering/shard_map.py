@@ -58,14 +58,14 @@ MSG_PARTLY_OF_PROCESSES = (
 
 enter_p: _jax.Primitive = _jax.Primitive("enter")
 enter_p.multiple_results = True
-"""(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices
-`may_diverge`, one that waits for an answer may be what the others wait for in a collective. With `has_groups`, the last
+"""(*tokens) -> the device's own tokens, for each of `devices`. The first `ordered` of them count. If devices
+`may_diverge`, the others may wait in a collective for one that waits for an answer. With `has_groups`, the last
 operands are the numbers of the device's replica group and of the replica in it. Without `has_records` there are
 asynchronous operations only."""
 
 leave_p: _jax.Primitive = _jax.Primitive("leave")
 leave_p.multiple_results = True
-"""(*tokens, *tokens at the entry) -> the tokens with which all devices go on."""
+"""(*tokens, *tokens at the entry) -> the tokens around the region, equal on all devices."""
 
 
 @enter_p.def_abstract_eval
@@ -127,7 +127,7 @@ def region_of(
         jaxpr: The region's body.
         mesh: The devices.
         newly_manual_axes: The axes that the region is over.
-        check_vma: True if types say what differs between devices.
+        check_vma: True if types tell which values differ between devices.
         counts: True if devices begin to count for themselves here; false if they do already, or do inside.
     """
     own_axes, replica_axes = _jax.region_axes(mesh, newly_manual_axes)
@@ -264,8 +264,8 @@ def _awaits(jaxpr: Any) -> bool:
 
 @_jax.weakref_lru_cache
 def _may_diverge(jaxpr: Any, check_vma: bool, joins_error_votes: bool) -> bool:
-    """True if some devices may not come to some effect. `joins_error_votes`: as in `InRegion`. An `fx.error_if` that
-    all devices come to is then left aside."""
+    """True if some devices may not come to some effect. `joins_error_votes`: as in `InRegion`. Then an `fx.error_if`
+    that all devices reach is ignored."""
     for eqn in jaxpr.eqns:
         if not effects_of(eqn.effects) or (joins_error_votes and ends_program(eqn)):
             continue

@@ -4,7 +4,7 @@ XLA's partitioner decides how an array is sharded, long after lowering. So a pro
 knows by name, and the partitioner asks us for the program of one device. With `per_shard=True` each device publishes a
 record of its shard and the shard's bounds in the whole; it counts for itself meanwhile, as in a per-device region with
 one effect. Otherwise each device copies its shards to their places on the host, and the last one publishes the whole.
-If no operand turns out to be sharded, every device has the whole, and the call is the one for values of one device.
+If no operand is sharded, every device has the whole value, and the call is that for one device.
 
 XLA folds an empty array to a constant before it partitions, so its sharding is lost. With explicit mesh axes the type
 still has the sharding, and the call passes it on.

@@ -1,4 +1,4 @@
-"""Sites whose records may come: those of programs, from when these are lowered, and those that the host publishes."""
+"""The known sites, whose records may arrive: sites of lowered programs, and of effects that the host publishes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LineFilter:
         self.native.on = on
 
     def show_every(self, n: int) -> None:
-        """Shows one of every `n` effects, in place of what the line asks for."""
+        """Shows one of every `n` effects, in place of the line's own setting."""
         self.native.every = min(n, _MOST)
 
     def show_from(self, level: int) -> None:
@@ -144,7 +144,7 @@ class KnownSites:
         return list(self._sites.values())
 
     def register(self, site: Site) -> object:
-        """Makes a site known. A program keeps what is returned for as long as it may bring the site's records."""
+        """Makes a site known. A program keeps the returned claim for as long as it may publish records of the site."""
         with self._lock:
             is_new = native.site_holders(site.id) == 0  # otherwise native code has the site's plan
             claim = _Claim(site)
@@ -170,7 +170,7 @@ class KnownSites:
         return site
 
     def filter_of(self, site: Site) -> LineFilter:
-        """The filter of a site's line. What the line has counted goes on, also where its program is new."""
+        """The filter of a site's line. The line's counts continue, even in a new program."""
         line = Line.of(site)
         if (known := self.filters.get(line)) is not None:
             return known

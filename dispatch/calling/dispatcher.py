@@ -42,7 +42,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
     """Calls a threaded function: supplies its runtime token and keeps its output token for the drain.
 
     Native code makes the calls before which nothing has to be raised or waited for: see
-    `dispatch/native/python/dispatcher.h`. All others come to `_call`.
+    `dispatch/native/python/dispatcher.h`. All others go through `_call`.
     """
 
     if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             raise
 
     def _finish(self, thread: int, number: int, left: Any, args: Any, kwargs: Any) -> Any:
-        """Ends a call that native code has begun, which clears up after whatever this raises.
+        """Ends a call that native code has begun. If this raises, native code cleans up.
 
         `left`: what the program has returned, as `Stream.call` returns it, or the exception that its call has raised.
         """
@@ -289,8 +289,8 @@ def _raise_earlier(stream: Stream, name: str) -> None:
 
 
 def _domains_ahead(stream: Stream) -> set[int]:
-    """The order domains in which programs of a stream that are not over call handlers of the user's, if XLA may run
-    the next program beside these."""
+    """The order domains of user handlers in a stream's running programs, if XLA may run the next program concurrently
+    with these."""
     running = [each for each in [*stream.running.values()] if each[0].domains_of_handlers]
     return {
         domain for traits, token in running if _may_be_overtaken(stream, token) for domain in traits.domains_of_handlers
@@ -310,8 +310,8 @@ def _may_be_overtaken(stream: Stream, output_token: Any) -> bool:
 
 
 def _wait_for_handlers(stream: Stream, domains: Collection[int], name: str) -> None:
-    """Before a program that calls handlers of the user's in these order domains: waits for those before it that do.
-    Raises the failure of one of them."""
+    """Waits for earlier programs with user handlers in these order domains, before a program that has such handlers,
+    too. Raises the failure of one of them."""
     if _domains_ahead(stream).isdisjoint(domains):
         return
     while not runtime.drain.wait(lambda: _domains_ahead(stream).isdisjoint(domains), _LOOK):
@@ -334,7 +334,7 @@ def _wait_for_answers(stream: Stream, number: int, awaited: tuple[ProgramTraits,
 
 
 _LOOK = 0.005
-"""Seconds after which a call looks whether its program is over."""
+"""The interval in seconds at which a waiting call polls its program."""
 
 
 def _raise_what_ended(stream: Stream, number: int) -> None:

@@ -1,4 +1,4 @@
-"""Effects outside of any program: each is an epoch of its own, which ends after those of programs still running."""
+"""Effects outside of any program: each is an epoch, which ends after those of programs still running."""
 
 from __future__ import annotations
 

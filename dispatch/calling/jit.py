@@ -171,8 +171,7 @@ class JitCall(NamedTuple):
 _OURS = frozenset(
     f"_{name}" for name in ("caller", "fast_path", "fun", "name", "options", "plain", "plain_caller", "threaded")
 ) | {"_traits_of", "_without_tokens"}
-"""The attributes that a jitted function has for itself. The others are those of the user's function, and what the user
-has set."""
+"""The own attributes of a jitted function. The others are those of the user's function, and what the user has set."""
 
 
 # Compiled programs: JAX's own objects around an executable of ours.

@@ -90,8 +90,8 @@ def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
 class _OneSharding:
     """The jitted function where one sharding is given for all arguments, however many a call has.
 
-    `jax.jit` takes it as a prefix of the arguments. With a token ahead there is no such prefix, so that each number of
-    arguments has a jitted function of its own.
+    `jax.jit` takes it as a prefix of the arguments. The token before them is no such prefix, so there is a jitted
+    function for each number of arguments.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ MSG_OPTIONS = (
 )
 
 _PROGRAMS = {"equinox": "_cached", "flax": "jitted_fn"}
-"""By library: the attribute of what it has compiled that `jax.jit` returned."""
+"""By library: the attribute of its compiled functions that holds the result of `jax.jit`."""
 
 
 def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., Any]) -> Callable[..., Any] | None:

@@ -1,4 +1,4 @@
-"""Functions of the user's that run beside the programs that started them, as the drain sees them."""
+"""The drain's view of user functions that run beside the programs that started them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The drain: host threads that take what devices published, in order, and replay it.
 
 Native code restores the order and formats what it can, without Python's lock. One thread leads: it takes batches and
-replays them. While it runs functions of the user's it offers the lead to a thread that stands by, so that a function
-may wait for effects, its own or those of others. The ordered functions of one thread's programs never run at the
-same time; those of several threads' may, as the threads themselves do, and those without order beside any other.
+replays them. While it runs user functions, it offers the lead to a standby thread, so that a function may wait for
+effects, its own or others'. The ordered functions of one thread's programs never run at the same time; those of several
+threads' may, as the threads themselves do, and those without order beside any other.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Drain:
         return bool(self._threads)
 
     def start(self) -> None:
-        """Starts a thread that leads and one that stands by, if none runs yet."""
+        """Starts a leader and a standby thread, if none runs yet."""
         if not self._threads and not self.ended:
             uninterrupted(self._start_threads)
 
@@ -187,7 +187,7 @@ class Drain:
         return True
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Ends the threads. Returns whether they have ended in time."""
+        """Ends the threads. Returns True if they have ended in time."""
         native.stop()
         deadline = None if timeout is None else monotonic() + timeout
         while threads := [thread for thread in self._threads if thread.is_alive()]:  # a thread may start another
@@ -340,7 +340,7 @@ class Drain:
         wait_for_nested: WaitForNested,
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs and one order domain, which may run
-        functions of the user's. Returns whether we still lead."""
+        functions of the user's. Returns True if this thread still leads."""
         if native.offer() == 0 and not self.ended:  # a live thread crashes the interpreter's finalization
             self._start_thread()
         answer = None

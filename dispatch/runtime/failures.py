@@ -41,7 +41,7 @@ _numbers = itertools.count()
 
 
 def log_failure(failure: BaseException) -> None:
-    """Logs what an effect failed with at the user's line, with its cause. Raises nothing.
+    """Logs the failure of an effect at the user's line, with its cause. Raises nothing.
 
     The record has the attributes of `EffectError`, as far as they are known.
     """
@@ -108,7 +108,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def clear_frames(error: BaseException) -> list[FrameType]:
-    """Has the frames of its tracebacks forget their variables. Returns the outermost, whose callers may still run."""
+    """Clears the frames of its tracebacks. Returns the outermost, whose callers may still run."""
     tracebacks = [one.__traceback__ for one in chain(error) if one.__traceback__ is not None]
     for each in tracebacks:
         traceback.clear_frames(each)
@@ -116,7 +116,7 @@ def clear_frames(error: BaseException) -> list[FrameType]:
 
 
 def clear_callers(frame: FrameType | None) -> None:
-    """Has a frame and those that called it forget their variables, up to the first that runs."""
+    """Clears a frame and its callers, up to the first that still runs."""
     while frame is not None:
         try:
             frame.clear()
@@ -207,7 +207,7 @@ class FailedProgram:
     stack: Any = None  # the stack of its call, if stacks are kept
 
     def finish(self, failure: BaseException) -> None:
-        """Has a failure say which effects were left out after it."""
+        """Notes in a failure which effects were left out after it."""
         if failure is not self.first or not self.left_out or not isinstance(failure, errors.EffectError):
             return
         # A nested program's failure has also stopped the callback's program.
@@ -221,18 +221,18 @@ Owner = tuple[int, UserThread | None]
 ProgramKey = tuple[int, int]
 """A call of a program: the number of the thread that called it, and of its epoch."""
 Taker = tuple[UserThread, bool]
-"""A thread that takes failures, and whether it replays a function meanwhile."""
+"""A thread that takes failures, and True if it replays a function meanwhile."""
 
 _KEPT = 100
 """The most failures of one program that are kept, the first at each line aside. The others are counted: a loop may fail
 in every iteration."""
 
 _KEPT_OF_ALL = 1000
-"""The most failures of all programs that are kept, one of each thread's aside. Programs may fail for as long as a
-thread comes to no barrier."""
+"""The most failures of all programs that are kept, one of each thread's aside. Without a barrier, failing programs
+could add any number."""
 
 _UNRAISED = 1.0
-"""Seconds after which failures are logged that no caller has been given: a program may go on for hours."""
+"""Seconds after which failures are logged that no caller has been given: a program may run for hours."""
 
 
 class HostRunFailed(Exception):
@@ -247,7 +247,7 @@ def _note(key: ProgramKey, failure: BaseException) -> None:
 
 
 class Failures:
-    """The failures of all programs. Each is handed out once. Drain threads add, threads that wait for programs take."""
+    """The failures of all programs. Each is raised once. Drain threads add, threads that wait for programs take."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -273,7 +273,7 @@ class Failures:
         return bool(self.programs or self.raising)
 
     def add(self, key: ProgramKey, failure: BaseException, *, stops: bool = True, logged: bool = False) -> None:
-        """Keeps a failure after which the program itself goes on.
+        """Keeps a failure that does not end its program.
 
         Args:
             key: The program.
@@ -301,7 +301,7 @@ class Failures:
             self._log_later()
 
     def take_from_host_functions(self) -> None:
-        """Keeps what has failed in host functions of GPUs, whose programs go on. Called ahead of the programs' ends."""
+        """Keeps the failures of GPUs' host functions, whose programs continue. Called ahead of the programs' ends."""
         with self._taking:
             failed = [
                 ((thread, epoch), errors.EffectError(text)) for thread, epoch, text in native.take_host_failures()
@@ -336,14 +336,13 @@ class Failures:
             log_failure(failure)
 
     def clear_frames(self) -> None:
-        """Has the callers of functions that raised forget their variables, now that these have returned. A drain thread
-        calls it."""
+        """Clears the frames that called raising functions, once these frames have returned. A drain thread calls it."""
         for frame in self.frames.pop(threading.get_ident(), ()):
             clear_callers(frame)
 
     def end_program(self, key: ProgramKey, failure: BaseException, *, elsewhere: bool = False) -> None:
         """Keeps the failure that ends the program. `elsewhere`: another device is the cause, whose own failure comes in
-        its place in the order, or never if it is one of another process. The program's effects go on until then."""
+        its place in the order, or never if it is one of another process. The program's effects continue until then."""
         _note(key, failure)
         with self._lock:
             program = self._of(key)
@@ -377,7 +376,7 @@ class Failures:
         return self.programs[key]
 
     def abandon(self, thread: int) -> None:
-        """Leaves out what is still to come of the stream of a function whose program has failed."""
+        """Leaves out all further effects of the stream of a function whose program has failed."""
         self.abandoned.add(thread)
         native.raise_attention()
 
@@ -417,11 +416,11 @@ class Failures:
                 program.awaited, program.elsewhere = program.first, False
 
     def has_ended(self, key: ProgramKey) -> bool:
-        """True if a callback has ended this program, and no caller has been given its failure."""
+        """True if a callback has ended this program, and its failure has not been raised."""
         return self.ending_of(key) is not None
 
     def ending_of(self, key: ProgramKey) -> BaseException | None:
-        """The failure by which a callback has ended this program, if no caller has been given it."""
+        """The failure by which a callback has ended this program, if it has not been raised."""
         return program.awaited if (program := self.programs.get(key)) is not None else None
 
     def drop_ended(self, epochs: Iterable[tuple[int, int, int]]) -> None:

@@ -55,7 +55,7 @@ class Handler:
         return self._effects is None or site.effect.name in self._effects
 
     def wants_lines(self) -> bool:
-        """True if the handler gets records that native code could show by itself."""
+        """True if the handler also gets records that native code could show without Python."""
         return self._effects is None or bool(self._effects - _NEVER_NATIVE)
 
     def take(self, records: Records | list[Record], report: Callable[[BaseException], None]) -> None:
@@ -121,7 +121,7 @@ class Handler:
             self.close()
 
     def close(self) -> None:
-        """Lets the handler write what it has kept. A second call does nothing."""
+        """Lets the handler write its kept records. A second call does nothing."""
         try:
             self._to_close.pop()
         except IndexError:
@@ -154,7 +154,7 @@ class Observers:
             native.raise_attention()
 
     def remove(self, observer: Capture | Handler) -> bool:
-        """Removes an observer. Returns whether it was there."""
+        """Removes an observer. Returns True if it was there."""
         with self._lock:
             known = observer in self.captures or observer in self.handlers
             self.captures = tuple(capture for capture in self.captures if capture is not observer)

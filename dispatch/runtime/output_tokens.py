@@ -1,4 +1,4 @@
-"""The output tokens of programs: they say whether a program is over, whether it failed, and where it ran."""
+"""The output tokens of programs: they tell if a program is over, if it failed, and where it ran."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ Wait = Callable[..., bool]
 """`wait(done, seconds=None)`, as `Drain.wait`."""
 
 _LOOK = 0.005
-"""Seconds after which a thread that waits looks whether a program is over."""
+"""The interval in seconds at which a waiting thread polls a program."""
 
 
 class FailurePoll:
-    """Looks whether programs have failed by a handler: at each once, in one thread."""
+    """Polls programs for a handler's failure: at each once, in one thread."""
 
     def __init__(self, streams: Streams, failures: Failures) -> None:
         self._streams = streams
@@ -126,7 +126,7 @@ class FailurePoll:
                 self.poll_over(stream)
 
     def poll_over(self, stream: Stream, wait: Wait | None = None) -> bool:
-        """Settles the programs of a stream that are over. Returns whether any has failed by a handler; with `wait`,
+        """Settles the programs of a stream that are over. Returns True if any has failed by a handler; with `wait`,
         once its other effects are done."""
         over = [number for number in [*stream.unpolled] if is_over(stream, number)]
         failed = [number for number in over if self._poll(stream, number, wait)]

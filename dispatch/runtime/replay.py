@@ -132,7 +132,7 @@ class Replay:
         return None
 
     def lines(self, site: Site, lines: list[str]) -> bool:
-        """Writes the lines of a site's records by themselves. Returns whether all are written."""
+        """Writes the lines of a site's records by themselves. Returns True if all are written."""
         written = True
         for at, line in enumerate(lines):
             if self.stopped:
@@ -162,7 +162,7 @@ class Replay:
     def function(
         self, site: Site, token: tuple[int, ...], device: int, payload: Any, time: float, awaited: bool
     ) -> list[np.ndarray] | BaseException | None:
-        """Runs a callback, once or lane by lane. Returns its results, or what it raised if a program waits for it."""
+        """Runs a callback, once or lane by lane. Returns its results, or its exception if a program waits for it."""
         result: list[np.ndarray] | BaseException | None = None
         try:
             self._now = token, device, ()
@@ -277,7 +277,7 @@ class Replay:
         return site.content.is_shown(suppressed, takes_lines)
 
     def _write_at_once(self, shown: Records) -> bool:
-        """Writes the text of records as one, if native code makes it of all of them. Returns whether nothing is left to
+        """Writes the text of records as one, if native code makes it of all of them. Returns True if nothing is left to
         be shown."""
         contents = [site.content for site in shown.sites()]
         if not all(isinstance(content, NativeText) and content.writes_text for content in contents):
@@ -308,7 +308,7 @@ class Replay:
                     return [*lanes]
 
     def _noted(self, part: Part) -> Iterator[Record]:
-        """A record's lanes, each of which is the one that is carried out when it has been taken."""
+        """A record's lanes; the lane that was yielded last is the present one."""
         _, token, device, _, _ = part
         for record in records_of(*part):
             self._now = token, device, record.lane
@@ -324,8 +324,8 @@ class Replay:
             handler.take(records, self._report)
 
     def _report(self, failure: BaseException) -> None:
-        """Keeps a failure for the next call or barrier to raise. The program's effects go on, whatever `after_error`
-        says."""
+        """Keeps a failure for the next call or barrier to raise. The program's effects continue, whatever `after_error`
+        is."""
         if isinstance(failure, errors.EffectError):
             failure.function = failure.function or self._call[0].name
         self._failures.add(self._key, failure, stops=False)
@@ -335,15 +335,15 @@ class Replay:
         return self._observers.captures if self._key[0] == PLAIN_THREAD else captures.get()
 
     def warn(self, text: str) -> None:
-        """Warns the user. Where warnings are errors, the next call or barrier raises it, and the program's effects go
-        on."""
+        """Warns the user. If warnings are errors, the next call or barrier raises it, and the program's effects
+        continue."""
         try:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         except RuntimeWarning:
             self._failures.add(self._key, errors.EffectError(text), stops=False)
 
     def fail(self, error: BaseException, site: Site | None) -> None:
-        """Keeps the error of an effect of this site. The program itself goes on."""
+        """Keeps the error of an effect of this site. The program itself continues."""
         is_call = site is not None and isinstance(site.content, HostCall)
         message = MSG_CALLBACK if is_call else MSG_REPLAY
         logged = site is not None and site.origin is not None and _jax.logs_failures(site.origin.primitive)
@@ -457,7 +457,7 @@ reads."""
 
 
 def answer_with(reply: int, result: Any) -> None:
-    """Tells a device what a callback returned, or why it did not."""
+    """Answers a device with a callback's results or error."""
     if result is None or isinstance(result, list):
         native.answer(reply, [to_bytes(x) for x in result or ()])
     else:
@@ -503,7 +503,7 @@ class DirectCallsHost:
         sites: The sites of records.
         runs: The drain's, of functions that are under way.
         running: The drain's, of functions by their thread.
-        start_thread: Called when no thread of the drain stands by.
+        start_thread: Called when there is no standby thread.
         look: Called now and then, for what comes by no batch.
     """
 
@@ -550,7 +550,7 @@ class DirectCallsHost:
         token: tuple[int, ...],
         device: int,
     ) -> str:
-        """Ends the program of a function that raised this, or returned what was not asked for. `call`: the program's
+        """Ends the program of a function that raised this error or returned a wrong value. `call`: the program's
         `Call`. Returns the text that the program gets."""
         replay = Replay(self._failures, self._observers, call, key, wait_for_nested)
         return _shown(replay.end(error, site, token, device))

@@ -210,7 +210,7 @@ MSG_LEFT_OUT = (
 )
 
 _QUIET = 3.0
-"""Seconds after which the process says what it waits for."""
+"""Seconds after which an ending process reports what it waits for."""
 
 _PATIENCE = 0.2
 """Seconds for which to wait, three times at most, for what still runs when the rest is given up."""
@@ -220,8 +220,9 @@ INTERRUPTED = 130
 
 
 def stop_before_child_ends(stop: Callable[[], None]) -> None:
-    """In a process that `multiprocessing` has started, has `stop` called when the process's function has returned. If
-    the process was forked, Python calls no exit handlers then; from 3.13 on, only those registered since the fork."""
+    """In a process started by `multiprocessing`, registers a call of `stop` for when the process's function has
+    returned. If the process was forked, Python calls no exit handlers then; from 3.13 on, only those registered since
+    the fork."""
     processes = sys.modules.get("multiprocessing.process")
     if processes is None or processes.parent_process() is None:
         return
@@ -238,8 +239,8 @@ def stop_before_child_ends(stop: Callable[[], None]) -> None:
 
 
 class _EndsProcess:
-    """Ends an interrupted process when Python has called all exit handlers and lets go of them. Python's finalization
-    would come next: in it, a thread that returns from a program that was given up makes the process abort."""
+    """Ends an interrupted process when Python has called all exit handlers and frees them. Python's finalization would
+    come next: in it, a thread that returns from a program that was given up makes the process abort."""
 
     def __del__(self) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -325,7 +326,7 @@ class _Lost:
 
 
 class Runtime:
-    """Streams, drain, failures, observers and sites, each of which knows only those that it uses.
+    """Streams, drain, failures, observers and sites. Each refers only to those that it uses.
 
     There is one in a process, as there is one native module, which has the rings that the drain empties. It starts the
     drain, stops it when the process ends, and has a forked child raise instead of losing effects.
@@ -357,11 +358,11 @@ class Runtime:
         stop_before_child_ends(self.stop)
 
     def after_fork(self) -> None:
-        """In a forked child, where only the thread that forked goes on: without a drain whatever is published would be
-        lost. So any use of effects raises.
+        """In a forked child, which has only the thread that forked: without a drain all records would be lost. So any
+        use of effects raises.
 
         A drain that has not started yet can start in the child. No lock may be taken there that one of the parent's
-        threads may have had, and nothing is left to do when the child ends: its parent shows what it has issued.
+        threads may have had, and nothing is left to do when the child ends: its parent shows the effects issued before.
         """
         if not self.drain.has_started:
             return

@@ -1,12 +1,12 @@
-"""The supervisor: says what waits when nothing moves, and breaks circles that it can name.
+"""The supervisor: reports what waits when nothing moves, and breaks cycles that it can name.
 
 Its one clock runs while something waits and nothing has been published, replayed, answered or computed. After
-`stall_seconds` the log says what waits. After `stall_fail_seconds` the youngest program that waits for a callback is
-ended, if every callback that runs waits for what JAX computes. Such a deadlock comes about on CPUs: devices run one
-program over several of them at a time, and XLA's pool has a fixed number of threads, all of which may be taken by
-programs that wait for callbacks.
+`stall_seconds` it logs what waits. After `stall_fail_seconds` the youngest program that waits for a callback is ended,
+if every callback that runs waits for what JAX computes. Such a deadlock comes about on CPUs: devices run one program
+over several of them at a time, and XLA's pool has a fixed number of threads, which may all be in programs that wait for
+callbacks.
 
-`let_others_go_on` is here too: it lets devices go on after one of them has failed.
+`let_others_go_on` is here too: it lets devices continue after one of them has failed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _BUSY = 0.1
 """The share of a processor's time from which on something is computed."""
 
 _COLLECTS_UNDER_LOCK = sys.version_info < (3, 12)
-"""True if to make an object may collect garbage at once, whatever locks are held: before Python 3.12."""
+"""True if the creation of an object may collect garbage at once, with any locks held: before Python 3.12."""
 
 _ROOT = Path(__file__).parents[2]
 _OURS = tuple(str(_ROOT / package) + os.sep for package in ("dispatch", "effects", "extensions", "lowering"))
@@ -296,8 +296,8 @@ class Supervisor:
 
     def _find_circle(self) -> tuple[int, Running] | None:
         """The youngest function whose program waits for it, and its thread, if all functions that run wait for JAX. A
-        function that takes long by itself, and those that wait for it, are let be. None where GPUs or other processes
-        may compute, which does not show here."""
+        slow function, and those that wait for it, are left alone. None where GPUs or other processes may compute, which
+        does not show here."""
         if not (self._is_on_cpu and self._is_alone):
             return None
         functions, stacks = self._drain.running_functions(), frames()
@@ -328,7 +328,7 @@ _REPLY, _SINCE = map(Running._fields.index, ("reply", "since"))
 
 
 def _log(text: str) -> None:
-    """Logs a warning in a thread of its own: a function that is stuck may hold the lock of a handler of `logging`."""
+    """Logs a warning in a separate thread: a function that is stuck may hold the lock of a handler of `logging`."""
     Background(lambda: LOGGER.warning(text)).start()
 
 
@@ -414,10 +414,9 @@ def _names_called(frame: FrameType) -> set[str]:
 
 
 def let_others_go_on(streams: Streams, failures: Failures, beside: Beside) -> None:
-    """Lets the other devices go on, which wait for what the failed ones would have done. The order of effects leaves
-    the failed devices out, and exchanges fail, also those that were started since. A program that a callback has ended
-    is not ended again: the other devices' callbacks are answered and counted in their places. The drain's leader calls
-    this."""
+    """Lets the other devices continue, which wait for the failed ones. The order of effects leaves the failed devices
+    out, and exchanges fail, also those that were started since. A program that a callback has ended is not ended again:
+    the other devices' callbacks are answered and counted in their places. The drain's leader calls this."""
     for failed in failed_on_some_devices(streams, beside.are_exchanging()):
         for device in failed.devices:
             native.lose(*failed.program, device)

@@ -218,7 +218,7 @@ void Publisher::leave_out(ProducerRing &mine, const RecordHeader &header) {
 }
 
 bool Publisher::keep(ProducerRing &mine, RecordHeader header, const Span *spans, size_t count) {
-  header.flags &= static_cast<uint16_t>(~kLarge); // on the side list the payload follows its header, whatever its size
+  header.flags &= static_cast<uint16_t>(~kLarge); // on the side list the payload follows its header
   std::vector<std::byte> record;
   try {
     record.resize(sizeof header + header.payload_size);
