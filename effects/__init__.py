@@ -128,7 +128,7 @@ _HOMES = {
     "effects.dispatch.calling.library_jits": ("filter_jit", "nnx_jit"),
 }
 _LATER = _lazy.homes_of(_HOMES)
-"""By name, the module that is imported when it is first asked for: few programs use it."""
+"""By name, the module that is imported at the name's first use: few programs use it."""
 
 
 def __dir__() -> list[str]:

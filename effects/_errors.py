@@ -20,8 +20,8 @@ class EffectError(RuntimeError):
             effect, or if the device is not known.
         lane: The lane under `vmap`: one number for each `vmap`, the outermost first.
         token: The effect's token, its place in the order of the thread's effects; empty if it is not known.
-        not_carried_out: The number of later effects of its program that were not carried out because of the failure,
-            by the name of the effect. The error's text says where the first of them is.
+        not_carried_out: The number of later effects of its program that were not carried out because of the failure, by
+            the name of the effect. The error's text has the place of the first.
         failures: All failures that this error represents, itself included, in their order: those at the same line that
             were raised together; for an `EffectErrors`, those of all lines.
     """

@@ -103,7 +103,7 @@ REMOVED: dict[str, str] = {
         "or set `fx.config.sync = True`."
     ),
 }
-"""By removed name, the sentence that says what to write instead."""
+"""By removed name, the sentence with the replacement."""
 
 MSG_REMOVED = "`{name}` was removed in token-effects 0.1.0. The changelog lists all that was, under Removed. {instead}"
 

@@ -39,7 +39,7 @@ _HOMES = {
     "effects.extensions.inspecting.text": ("TextError",),
 }
 _LATER = _lazy.homes_of(_HOMES)
-"""By name, the module that is imported when it is first asked for."""
+"""By name, the module that is imported at the name's first use."""
 
 __all__ = [
     "Future",

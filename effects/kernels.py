@@ -17,7 +17,7 @@ _LATER = {
     "check_grid_races": "effects.extensions.kernels.grid_races",
     "pallas_call": "effects.extensions.kernels.api",
 }
-"""By name, the module that is imported when it is first asked for."""
+"""By name, the module that is imported at the name's first use."""
 
 __all__ = [
     "check_grid_races",

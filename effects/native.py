@@ -22,7 +22,7 @@ _LATER = {
     "include_dir": "effects.extensions.custom_calls.targets",
     "register_custom_call": "effects.extensions.custom_calls.targets",
 }
-"""By name, the module that is imported when it is first asked for."""
+"""By name, the module that is imported at the name's first use."""
 
 __all__ = [
     "CustomCallError",

@@ -19,6 +19,6 @@ _LATER = {
     "assert_same_run": "effects.extensions.runs.diff",
     "check_grid_races": "effects.extensions.kernels.grid_races",
 }
-"""By name, the module that is imported when it is first asked for."""
+"""By name, the module that is imported at the name's first use."""
 
 __all__ = ["assert_order", "assert_same_run", "check_grid_races"]

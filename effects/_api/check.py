@@ -87,7 +87,7 @@ def check(
     call or barrier, as exceptions of callbacks are. A check that holds records nothing.
 
     A failed check ends neither its program nor the effects after it, which are evidence of what went wrong. Use
-    `fx.error_if` where a program must not go on.
+    `fx.error_if` if a program must not continue.
 
     Args:
         predicate: A boolean, or an array of booleans, all of which must hold. Under `vmap` each lane has a check of its
@@ -252,7 +252,7 @@ def error_if(
     """Returns `x`, or ends the program here: if a predicate is true, the call of the program raises `CheckError`.
 
     The program waits at this point, in program order, only if the predicate is true. Effects before this point are
-    carried out, later ones are not. Operations on the returned value run only if the program goes on.
+    carried out, later ones are not. Operations on the returned value run only if the program continues.
 
     In a `jax.shard_map` with collectives the devices reduce the predicate, in an additional collective, and all end the
     program if one does. Inside of a `cond` or `while` they do not, since not all devices may reach the call.

@@ -195,7 +195,7 @@ def has_state(jaxpr: Any) -> bool:
 
 
 OWN_REFERENCE = core.internal_mutable_array_effect
-"""The effect of a jaxpr that makes references of its own, which nothing outside of the jaxpr sees."""
+"""The effect of a jaxpr that makes references, invisible outside of the jaxpr."""
 
 
 def has_axis(jaxpr: Any) -> bool:

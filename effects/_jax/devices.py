@@ -54,7 +54,7 @@ def default_device() -> Any:
 
 
 def committed_device_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The device of the first committed argument; None if there is none. No argument may lie on several devices."""
+    """The device of the first committed argument; None if there is none. No argument is on several devices."""
     for x in jax.tree.leaves((args, kwargs)):
         if type(x) is ArrayImpl and x.committed and x.sharding.num_devices == 1:
             return next(iter(x.sharding.device_set))

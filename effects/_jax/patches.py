@@ -449,7 +449,7 @@ def _load_and_change(module: str, rows: Rows) -> None:
 
 
 def _change(rows: Sequence[Patch]) -> None:
-    """Makes the changes of rows. A row of an extension that is not there has no implementation, and changes nothing."""
+    """Makes the changes of rows. The row of a missing extension has no implementation, and changes nothing."""
     for row in rows:
         for point in row.points if row.name in _makers else ():
             original = point.get()

@@ -140,7 +140,7 @@ def take_results(call: HostCall, returned: Any, types: Sequence[Operand]) -> lis
     """Converts a callback's results, for one lane or for all, to arrays of the stored dtypes of these types.
 
     Raises:
-        UnexpectedResults: if structure, shapes or dtypes are not those that were asked for.
+        UnexpectedResults: if structure, shapes or dtypes are not the declared ones.
     """
     if call.only_result is not None and isinstance(returned, _ARRAY):
         return [_take_result(returned, types[0])]

@@ -23,7 +23,8 @@ class Numbering:
         self._numbers: dict[Any, tuple[weakref.ref[Any], int]] = {}
 
     def number_of(self, name: str, owner: Any, part: Any = None) -> int:
-        """The number of an object, or of a part that its owner keeps alive, among those of this name."""
+        """The number of an object (or of a part that its owner keeps alive) among the objects numbered under this
+        name."""
         identity = name, id(owner), id(part)
         if (known := self._numbers.get(identity)) is not None:
             return known[1]

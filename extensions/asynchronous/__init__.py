@@ -1,4 +1,4 @@
-"""Operations that a program starts, goes on beside, and waits for: `fx.async_start` and its relatives.
+"""Operations that a program starts, runs beside, and waits for: `fx.async_start` and its relatives.
 
 Its rules are loaded once a program has the first operation.
 """

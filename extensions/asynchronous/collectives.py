@@ -64,7 +64,7 @@ def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> 
         x: A pytree of arrays, or of references.
         into: The references that the done writes, if `x` are references.
         axis_name: The axis of the mesh, or several, along which the devices are numbered.
-        perm: Pairs of devices (from, to). Who gets nothing gets zeros.
+        perm: Pairs of devices (from, to). A device without a sender gets zeros.
         schedule: True if XLA must keep what stands between start and done there. False leaves that to XLA.
 
     Returns:

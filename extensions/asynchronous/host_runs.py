@@ -1,7 +1,7 @@
-"""Functions of asynchronous callbacks: each runs in a thread of its own while its program goes on.
+"""Functions of asynchronous callbacks: each runs in a separate thread while its program continues.
 
-The function's effects are held back until the drain reaches its done in program order. There they appear, and the
-program, which waits there, gets what the function returned.
+The function's effects are held back until the drain reaches its done in program order. There the effects appear, and
+the program, which waits, gets the function's results.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _REMEMBERED = 4096
 start."""
 
 _LOOK = 0.05
-"""Seconds after which a done whose start is still to come looks whether the program has failed."""
+"""The interval in seconds at which a done without its start polls the program for a failure."""
 
 
 class _Key(NamedTuple):
@@ -216,7 +216,7 @@ class HostRuns(Beside):
         return _never_done(len(left), "programs outside `fx.jit`", left) if left else ""
 
     def _forget(self, run: RunningHostCall) -> None:
-        """Waits for a function that was given up, and for what it called."""
+        """Waits for an abandoned function and for its programs."""
         run.wait_for_end()
         thread = run.wait_for_stream().thread
         runtime.drain.wait_for_nested(run.wait_for_stream(), None)

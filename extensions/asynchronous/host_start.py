@@ -1,4 +1,5 @@
-"""Functions that run on the host while the program goes on: the records from which they begin, and what waits there."""
+"""Functions that run on the host while the program continues: the records from which they begin, and what waits
+there."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Operation:
     """The name of this kind of operation, also where its start is not known."""
 
     is_linear = True
-    """True if its values are handed on unchanged: then start and done are linear, and have a derivative."""
+    """True if its values are passed on unchanged: then start and done are linear, and have a derivative."""
 
     in_common: ClassVar[tuple[str, ...]] = ("schedule", "into_reference", "same_along")
     """The fields that its start, updates and done share. Not the lanes: one of them may have those as loop
@@ -222,7 +222,7 @@ class Exchanged(Operation):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class HostStartOp(Operation):
-    """The start of a function of the user's that runs on the host beside the program.
+    """The start of a user function that runs on the host beside the program.
 
     Attributes:
         site: The site of the records from which the function begins.

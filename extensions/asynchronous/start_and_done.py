@@ -2,7 +2,7 @@
 
 `async_start_p` takes operands and returns a ticket; `async_update_p` takes a ticket and returns one; `async_done_p`
 takes a ticket and returns the results. Under a mask, a primitive whose operation has a site takes a boolean as its
-first operand. For an operation that hands on its values, start and done are linear, and each is the transpose of the
+first operand. For an operation that passes on its values, start and done are linear, and each is the transpose of the
 other.
 """
 
@@ -60,7 +60,7 @@ def _done_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any]
 
 
 def _call_by_itself(primitive: Any, *operands: Any, **params: Any) -> Any:
-    """Runs a start, update or done outside of all programs, as a program of its own."""
+    """Runs a start, update or done outside of programs, as a separate program."""
     with jax.disable_jit(False):
         return _jax.jit(functools.partial(primitive.bind, **params))(*operands)
 

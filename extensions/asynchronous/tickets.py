@@ -7,8 +7,8 @@ operation, and a reference that is used while an operation in flight will write 
 - A call is run with the futures that it takes. A function that takes and gives none is run once, however often it is
   called.
 - Branches begin with the same state and must end with the same.
-- A loop's body is run twice, since what one iteration starts the next may end. It has futures of its own for what is
-  carried, and must use those up or carry them on.
+- A loop's body is run twice, since what one iteration starts the next may end. It has its own futures for the carry,
+  and must use them up or return them in the carry.
 
 Operations that JAX makes for a derivative need less. If a future does not depend on the primal, its tangent is an array
 of zeros, which its done takes as a future of zeros. And a future need not be done: nothing uses the operation that the
@@ -115,7 +115,7 @@ Place = tuple[int, ...]
 
 
 class Step(NamedTuple):
-    """An equation when the run comes to it.
+    """An equation at its turn in the run.
 
     Attributes:
         eqn: The equation.

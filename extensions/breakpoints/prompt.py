@@ -34,7 +34,7 @@ _warned: dict[Any, Any] = {}  # the registry of shown warnings
 
 
 class _Prompt(cmd.Cmd):
-    """Reads commands, until the program is to go on or to end."""
+    """Reads commands until the program is to continue or to end."""
 
     prompt = ""  # the reader shows it
     use_rawinput = False
@@ -128,7 +128,7 @@ class _Prompt(cmd.Cmd):
 
 
 def ask(frames: Sequence[Frame], title: str, call: str) -> bool:
-    """Lets the user look at these frames. Returns whether the program goes on."""
+    """Lets the user look at these frames. Returns True if the program continues."""
     if _is_asking.get():
         return True  # an expression at the prompt has called this program
     plugin: Any = sys.modules.get("effects_pytest")

@@ -146,12 +146,12 @@ def custom_call(
         The results.
 
     Raises:
-        CustomCallError: if the target is not registered; for the program, what the function returned as an error.
+        CustomCallError: if the target is not registered; for the program, the error that the handler returned.
         TypeError, ValueError: while tracing, if an argument is not what its description above asks for.
 
     Example:
-        A handler that comes with JAX. It factors a symmetric matrix in place, and says whether it could. It takes rows
-        for columns, and so the lower triangle for the upper one.
+        A handler that comes with JAX. It factors a symmetric matrix in place and returns a status. It takes rows for
+        columns, and so the lower triangle for the upper one.
 
         >>> import effects as fx, jax, jax.numpy as jnp, numpy as np
         >>> from jaxlib.cpu import _lapack

@@ -1,9 +1,9 @@
 """The user's custom calls in programs: each calls our handler, which calls the user's.
 
 Our handler takes a token after the user's operands, and returns it after the user's results. A call with several
-results and no token returns an empty array in its place: if a loop's carry were exactly what one call returns, XLA
-would take the body for the identity (see `record_p`). Our parameters are in one attribute, whose name sorts after all
-that users may choose.
+results and no token returns an empty array in its place: if a loop's carry were exactly the results of one call, XLA
+would take the carry for loop-invariant (see `record_p`). Our parameters are in one attribute, whose name sorts after
+all that users may choose.
 """
 
 from __future__ import annotations

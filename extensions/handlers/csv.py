@@ -32,8 +32,8 @@ class CsvHandler:
 
     Args:
         path: The file. One that exists is replaced.
-        append: True to add lines to a file that exists, as when a run is resumed. Its first line says which columns
-            there are. The part of a line that a killed writer has left stays, as a line of its own.
+        append: True to add lines to a file that exists, as when a run is resumed. Its first line has the names of the
+            columns. A partial line of a killed writer stays, as a separate line.
 
     Raises:
         OSError: if the file cannot be written.

@@ -30,7 +30,7 @@ class LineFile:
         self._error: OSError | None = None  # the first
 
     def _end_last_line(self, quote: bytes) -> None:
-        """Ends the line, and the quotes, of which a process that was killed has left the beginning."""
+        """Ends the partial line, and its open quotes, of a killed process."""
         line, quotes = b"\n", 0
         with open(self._path, "rb") as file:
             for line in file:
@@ -68,7 +68,7 @@ class LineFile:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Says what has been lost.
+        """Reports lost records.
 
         Raises:
             OSError: if lines could not be written.

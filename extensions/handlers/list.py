@@ -23,7 +23,7 @@ MSG_NO_EVENT = (
 
 
 class ListHandler:
-    """Keeps records in memory, as they come; their contents are read when they are asked for.
+    """Keeps records in memory, as they come; their contents are read at their first use.
 
     Example:
         >>> import effects as fx, jax
@@ -91,7 +91,7 @@ class ListHandler:
         return True  # true also if the list is empty
 
     def clear(self) -> None:
-        """Forgets what has come."""
+        """Removes all records."""
         self._chunks, self._records, self._read = [], [], 0
 
 

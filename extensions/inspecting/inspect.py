@@ -1,4 +1,4 @@
-"""`fx.inspect`: asynchronous operations, with what stands between start and done, and what is copied there."""
+"""`fx.inspect`: asynchronous operations, with the equations between start and done, and the copies there."""
 
 from __future__ import annotations
 
@@ -197,8 +197,9 @@ class InspectedOperation:
             loop and behind it.
         between: The equations between the start and a done, one line for each.
         steps: The starts, updates and dones, and what stands between, which is indented, in the order of the program.
-        copied: The copies that the library itself makes, at the start and at a done: the types of what the function
-            gave or a device sends, and of what comes back, before a collective adds it up. None if `copies` is.
+        copied: The copies that the library itself makes, at the start and at a done: the types of the function's
+            results or a device's values, and of the returned values, before a collective adds them up. None if `copies`
+            is.
         copies: The copies that the compiled program makes there; None if that cannot be told, because it has starts in
             other places, as where a loop was unrolled or left out. `Inspection.copies` has the copies of all
             operations.
@@ -268,8 +269,8 @@ class Inspection:
         or loop is one instruction.
 
         Args:
-            short: True to give each operation an opcode of its own, as in `values-start`, in place of an `async-start`
-                that calls a computation.
+            short: True for a separate opcode per operation, as in `values-start`, in place of an `async-start` that
+                calls a computation.
 
         Raises:
             NotImplementedError: if the program has operations in a loop or a branch.
@@ -306,8 +307,8 @@ def _said(copies: Iterable[Copy]) -> list[str]:
 def parse(text: str) -> Inspection:
     """Reads what `Inspection.text` has written.
 
-    The rules of asynchronous operations hold for what is read as for a function that is traced: a future is used up
-    once, by the operation that it is of.
+    The rules of asynchronous operations hold for a parsed text as for a traced function: a future is used up once, by
+    the operation that it is of.
 
     Args:
         text: The text, with or without called computations.
@@ -316,7 +317,7 @@ def parse(text: str) -> Inspection:
         An inspection that is equal to the one that was written.
 
     Raises:
-        effects.asynchronous.TextError: if this is no text of a program; `lineno` and `colno` say where.
+        effects.asynchronous.TextError: if this is no text of a program; `lineno` and `colno` have the place.
         FutureError: if the program does not use its futures as it must, with lines and columns of the text.
         ValueError: if it uses a reference that an operation in flight writes to, with lines and columns of the text.
 

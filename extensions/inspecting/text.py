@@ -1,9 +1,9 @@
 """Asynchronous programs as text, in the syntax of HLO.
 
-A program is written and read by the same tables: which attributes an instruction has, in order, and what they are. It
-is one block, whose instructions `Run` follows like the equations of a jaxpr. So what refuses a program that is traced
-refuses what is read, too. Functions and regions with operations are written in place. Types are those of JAX. The type
-of what a start gives is a tuple, as in HLO: the operands, the results, and the context, which is the ticket.
+A program is written and read by the same tables: the attributes of each instruction, in order, and their types. It is
+one block, whose instructions `Run` follows like the equations of a jaxpr. So a parsed program is refused as a traced
+one is. Functions and regions with operations are written in place. Types are those of JAX. The type of a start is a
+tuple, as in HLO: the operands, the results, and the context, which is the ticket.
 """
 
 from __future__ import annotations

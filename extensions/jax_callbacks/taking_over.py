@@ -261,7 +261,7 @@ def _as_jaxs_line(params: dict[str, Any], leaves: Sequence[Operand | Static], tr
 
 
 def take_over(jaxpr: Any) -> Any:
-    """A jaxpr in which JAX's own callbacks are effects of ours, wherever tokens can come to them.
+    """A jaxpr in which JAX's own callbacks are effects of ours, wherever tokens can reach them.
 
     While a function is traced for `fx.jit` they are bound so from the start. What is left are jaxprs that were traced
     before, and all of them if the setting `jax_effects` is "jax": then JAX's transformations are over.

@@ -56,7 +56,7 @@ def with_lane(params: dict[str, Any]) -> dict[str, Any]:
 def visit_grid(params: dict[str, Any], order: Any) -> tuple[dict[str, Any], Any]:
     """The parameters of a kernel whose grid is visited in another order, and an operand that comes ahead of all others.
 
-    `order` says which program comes when, by their numbers in the grid, the last axis first.
+    `order` lists the programs by their numbers in the grid, the last axis first.
     """
     kernel = _jax.closed_jaxpr(params["jaxpr"])
     return pallas.with_grid_order(

@@ -75,7 +75,7 @@ class LogOptions:
 
 logged_kernel_p: _jax.Primitive = _jax.Primitive("logged_kernel")
 logged_kernel_p.multiple_results = True
-"""(*operands) -> (*results, log): a kernel without effects, whose last result has what they would have recorded."""
+"""(*operands) -> (*results, log): a kernel without effects, whose last result has the records of the effects."""
 
 
 def log_kernel(

@@ -1,4 +1,4 @@
-"""The log pass: in a kernel that cannot call the host, effects write what they would have recorded into a log.
+"""The log pass: in a kernel that cannot call the host, effects write their records into a log.
 
 It is of the same shape as the token pass. The log is a reference that every body with effects has as a constant. The
 numbers of words used and of effects are values that bodies carry: a counter in memory would be a race, in which threads
@@ -60,7 +60,7 @@ class LogWriter:
         """Writes one effect. Returns the state behind it.
 
         An effect that does not fit is written all the same, behind the words that count, and so is one that a mask
-        without lanes disables: there is no branch. The state says how many words count.
+        without lanes disables: there is no branch. The state has the number of valid words.
         """
         used, count = state
         operands = [x if isinstance(x, jax.Array) else np.asarray(x, _jax.typeof(x).dtype) for x in operands]

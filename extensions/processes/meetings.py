@@ -27,7 +27,7 @@ _LONGEST = 2**31 - 1
 """The milliseconds for which the service waits if no limit is given: some weeks."""
 
 _GRACE = 5.0
-"""Seconds that the service may take, after the time is up, to say who has come."""
+"""Seconds that the service may take, after the time is up, to report the processes that have come."""
 
 
 class GlobalBarrier:

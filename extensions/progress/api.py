@@ -134,7 +134,7 @@ class Progress:
 
     @_jax.for_users
     def update(self, done: Any, **metrics: Any) -> None:
-        """Says that so many steps are done. Call it in every iteration of a loop: the program shows some of them.
+        """Sets the number of finished steps. Call it in every iteration of a loop: the program shows some of them.
 
         Args:
             done: The number of steps done since the beginning; it may be computed in the program.
@@ -208,7 +208,7 @@ def progress(
     """A bar that loops inside compiled programs drive, and that other code may drive too. Under `vmap` it shows the
     slowest lane, and under `shard_map` each device has its own.
 
-    Call `update` in each iteration. On a terminal rich draws the bar below what is printed, and in a notebook in the
+    Call `update` in each iteration. On a terminal rich draws the bar below the printed lines, and in a notebook in the
     output of the cell; other outputs get a line for each tenth. `fx.scan_with_progress` and its siblings run loops that
     are as fast as without a bar.
 
@@ -227,7 +227,7 @@ def progress(
         effect: A registered `fx.Effect`, or its name, in place of `progress`. Its order domain is then theirs.
 
     Returns:
-        The bar; `update(done, **metrics)` says how many steps are done, and what stands behind the bar.
+        The bar; `update(done, **metrics)` sets the number of finished steps, and the values after the bar.
 
     Raises:
         TypeError, ValueError: while tracing, if one of these is not as described.
@@ -274,7 +274,7 @@ _FEW = 16
 
 
 def _check_number(x: Any, call: str, where: Where, name: str, rule: str, example: str) -> None:
-    """Refuses what is no whole number."""
+    """Refuses values that are not whole numbers."""
     is_number = isinstance(x, (numbers.Integral, jax.Array, np.ndarray)) and not isinstance(x, bool)
     is_number = is_number and getattr(x, "shape", ()) == () and jnp.issubdtype(getattr(x, "dtype", int), jnp.integer)
     if not is_number or (not isinstance(x, _jax.Tracer) and x < 0):

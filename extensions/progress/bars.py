@@ -163,7 +163,7 @@ class Notebook(Drawn):
 # left on an empty line before the bars, where any writer's text appears.
 
 _ERASE = "\x1b[J"
-"""Erases what is behind the cursor."""
+"""Erases the screen after the cursor."""
 
 _ROOM = 3
 """Lines of the terminal that are left when there are more bars than it has lines: the first bars are drawn."""
@@ -180,7 +180,7 @@ def is_terminal(stream: Any) -> bool:
 
 
 class Terminal(Drawn):
-    """Draws the bars below what is written."""
+    """Draws the bars below written text."""
 
     def __init__(self, stream: Any):
         from rich.console import Console
@@ -249,7 +249,7 @@ class Bar:
 
     @property
     def left(self) -> float | None:
-        """Seconds until it is full, if it goes on like that; None: not known."""
+        """Seconds until it is full, at the present speed; None: not known."""
         seen = self.done - self.first  # without the steps done before it was shown
         if self.is_full or self.total is None or not seen:
             return None

@@ -1,4 +1,4 @@
-"""`effects show --last`: what each process, device and thread came to last, and what has not ended."""
+"""`effects show --last`: the last progress of each process, device and thread, and the parts under way."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Process:
         run: The identifier of the run; None for a process that JAX has not connected.
         command: The command line.
         torn: The number of gaps, each of one or more records that are not whole, as a killed process leaves them.
-        lost: At least so many records found no room in the file: if the disk was full, recording has stopped.
+        lost: The least number of records that found no room in the file: if the disk was full, recording has stopped.
         is_cut: True if the file was full, so that its first records are overwritten.
         unknown: The number of records of sites whose description is missing or damaged. Their effect is `?`.
         is_written: True while the process records into the file.

@@ -222,9 +222,9 @@ _BEGAN = "_EFFECTS_RUN_BEGAN"
 class _ProcessRecording:
     """The recording of a whole process, from its first effect on. A process without effects writes no file.
 
-    In a folder each process writes a file of its own. If processes that start each other share a path, the first
-    one that has an effect takes it, and the others add their process id to the name. A file that was there when the
-    first of these processes began is an earlier run's, and is kept under another name.
+    In a folder each process writes a separate file. If processes that start each other share a path, the first one that
+    has an effect takes it, and the others add their process id to the name. A file that was there when the first of
+    these processes began is an earlier run's, and is kept under another name.
     """
 
     def __init__(self) -> None:

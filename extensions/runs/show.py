@@ -1,4 +1,4 @@
-"""`effects show`: the records of a run as text, as JSON, counted, or what each device came to last."""
+"""`effects show`: the records of a run as text, as JSON or counted, or the last progress of each device."""
 
 from __future__ import annotations
 

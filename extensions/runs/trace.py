@@ -154,8 +154,8 @@ class Timeline:
                     each.start = min(each.start, time)
 
     def _close(self) -> None:
-        """Ends the slices that have no end. A call that raised, or a barrier that was interrupted, ends where its
-        thread goes on."""
+        """Ends the slices that have no end. A call that raised, or an interrupted barrier, ends at its thread's next
+        event."""
         for event in self.failures:
             for each in self.programs.get((event.process.number, event.program), {}).values():
                 each.end = each.end or max(round(event.time * _PER_SECOND), each.start)
@@ -265,7 +265,7 @@ def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 _ORDER = ["call", "barrier", "program", "callback", "operation"]
-"""The tracks from top to bottom, by what is on them."""
+"""The kinds of tracks from top to bottom."""
 
 
 def _named(pid: int, tid: int | None, name: str, order: int) -> Iterator[dict[str, Any]]:
@@ -275,7 +275,7 @@ def _named(pid: int, tid: int | None, name: str, order: int) -> Iterator[dict[st
 
 
 def _arrow(number: int, source: Slice, target: Slice) -> Iterator[dict[str, Any]]:
-    """The events of an arrow. Each end lies in its slice, since readers find slices by time."""
+    """The events of an arrow. Each end is inside its slice, since readers find slices by time."""
     for phase, each in ("s", source), ("f", target):
         place = {"pid": each.track[0] + 1, "tid": each.row, "ts": each.start}
         end = {"bp": "e"} if phase == "f" else {}

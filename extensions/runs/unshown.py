@@ -1,4 +1,4 @@
-"""Records of which this process cannot make the text that their program made: their lines say so."""
+"""Records whose original text this process cannot make: their lines say so."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def show_every(n: Any, call: str) -> Switch:
 
 
 def show_from(level: Any, call: str) -> Switch:
-    """Shows effects of this level or a higher one, whatever the logger's level is."""
+    """Shows effects of this level or a higher one, independently of the logger's level."""
     if (least := level_of(level)) is None:
         raise ValueError(MSG_LEVEL.format(call=call, value=errors.shown(level)))
     return lambda known: known.show_from(least)

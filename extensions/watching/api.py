@@ -73,7 +73,7 @@ def watch(
     function says the lane.
 
     Args:
-        fun: The function. Arrays among its arguments are traced; what is no array is passed as it is.
+        fun: The function. Arrays among its arguments are traced; other values are passed unchanged.
         nan: True if NaN is bad.
         inf: True if infinities are bad.
         when: A function that is called with each array of numbers that an operation takes or gives, single numbers
@@ -86,7 +86,7 @@ def watch(
         summary: In place of all this, what each operation computes is an event of `fx.log` that has the operation's
             name and line, with the fields `min`, `max`, `mean` and `norm` of the finite elements, the shares `zeros`
             and `nonfinite`, and in a loop `iteration`. So `effects diff` compares two runs operation by operation.
-        mode: The reaction to a bad value. `"raise"`: the first of each call is raised, and the program goes on.
+        mode: The reaction to a bad value. `"raise"`: the first of each call is raised, and the program continues.
             `"log"`: each is an event `non_finite` of `fx.log`, with the level `"error"`. `"stop"`: the first ends the
             program, whose call raises it.
 

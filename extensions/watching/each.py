@@ -1,4 +1,4 @@
-"""The pass that looks at each equation by itself, and knows the iteration of each loop around it."""
+"""The pass that tests equations one by one, with the iteration of each loop around them."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ _ITERATION = "effects: iteration "
 
 
 def depth_of(jaxpr: Any) -> int:
-    """The length of the longest place in program order."""
+    """The length of the longest place (see `place_of`) of an equation in a jaxpr."""
     return 1 + max((2 + depth_of(body) for eqn in jaxpr.eqns for body in bodies_of(eqn)), default=0)
 
 

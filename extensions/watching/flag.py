@@ -19,7 +19,7 @@ from effects.lowering.holders import Extra, find_holder, with_carried_predicate
 
 
 class _Plan(NamedTuple):
-    """The values of a body that are tested besides its results.
+    """The values of a body that are tested in addition to its results.
 
     Attributes:
         hidden: The variables that may be bad and show in no result.

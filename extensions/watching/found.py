@@ -161,8 +161,8 @@ def error_of(
 
 
 _raised: dict[int, tuple[int, Any, NonFinite | None]] = {}
-"""By stream, the last program of which a bad value was raised: its epoch, the place of the value in program order, and
-the error if the value was found without a search. Only drain threads write it."""
+"""By stream, the last program with a raised bad value: its epoch, the place of the value in program order, and the
+error if the value was found without a search. Only drain threads write it."""
 
 
 def is_first(token: Sequence[int], place: Any = (), failure: NonFinite | None = None) -> bool:
