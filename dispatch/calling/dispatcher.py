@@ -298,8 +298,9 @@ def _domains_ahead(stream: Stream) -> set[int]:
 
 
 def _may_be_overtaken(stream: Stream, output_token: Any) -> bool:
-    """True if a program is not over, and the next one of its stream may begin meanwhile. On one device of a CPU, XLA
-    begins a program when the one before is over that the same thread has called. On two devices it does not wait."""
+    """True if a program is not over, and the next one of its stream may begin meanwhile. With one CPU device, XLA
+    begins a program when the calling thread's previous one is over (`GetLastEnqueueEvent` in
+    xla/pjrt/cpu/cpu_client.cc); with several it does not wait."""
     if output_token.is_deleted() or output_token.is_ready():
         return False
     device = next(iter(output_token.sharding.device_set))

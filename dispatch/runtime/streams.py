@@ -59,7 +59,7 @@ def _place(thread: int, placing: Placing, cell: int, number: int) -> Any:
 
 
 _PLACES = 32
-"""The number of shardings and devices for which a thread keeps tokens."""
+"""The number of shardings and devices for which a thread keeps tokens. One more drops all: crude, but rare."""
 
 
 def token_memory(thread: int, first: int, count: int) -> np.ndarray:

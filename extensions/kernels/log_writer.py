@@ -39,7 +39,8 @@ class LogWriter:
 
     def write(self, jaxpr: Any, log: Any, references: Sequence[Any]) -> list[Any]:
         """Evaluates a kernel's jaxpr with its effects written to a log."""
-        # Triton's lowering does not take literals as results of a branch, so the first counts are values of the kernel.
+        # JAX's lowering for Triton fails for a literal among a branch's results (0.10 to 0.12: `_cond_lowering_rule` in
+        # jax/_src/pallas/triton/lowering.py). So the first counts are values of the kernel.
         none = np.int32(0)
         state = [jax.lax.add_p.bind(none, none) for _ in range(COUNTS)]
         state, outs = send(self, jaxpr, references, [log], state)
