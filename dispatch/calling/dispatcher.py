@@ -209,7 +209,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
 
 def _lower_attention() -> None:
-    """From now on native code makes calls, until something comes up; not if there is what each call has to look at."""
+    """Lets native code make calls until the next event, unless there is a state that every call must check."""
     since = native.attention()  # before the check: see `QuickCalls`
     if not (runtime.failures.programs or log_capacity_needed or len(runtime.streams.orders) > 1 or config.sync):
         native.lower_attention(since)

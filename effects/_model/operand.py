@@ -93,7 +93,7 @@ class Static:
 
 
 class Text(str):
-    """The text of an object, with its `repr` text too, by which containers show their elements."""
+    """The text of an object, and its `repr`, which containers show."""
 
     def __new__(cls, thing: object, repr_text: str | None = None) -> Self:
         text = super().__new__(cls, thing if isinstance(thing, str) else _text(str, thing))

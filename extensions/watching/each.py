@@ -114,10 +114,11 @@ class Each:
         return bind_region(eqn, region, operands, around)
 
     def _repair(self, eqn: Any, operands: list[Any], outs: Sequence[Any]) -> list[Any]:
-        """The results, with 0 for bad elements that the equation would also make of good operands, after a given place.
+        """The results, with 0 for bad elements that the equation makes even of good operands, if it is after a given
+        place.
 
-        The first item of `self._iterations` is the limits: the most iterations of a loop; the first element to show and
-        the last to keep, of the equation at that place; and the place in program order.
+        The first item of `self._iterations` holds the limits: the most iterations of a loop; of the equation at that
+        place, the first element to show and the last to keep; and the place in program order.
         """
         watch, name, (limits, *iterations) = self._watch, eqn.primitive.name, self._iterations
         is_ahead, is_there = np.bool_(False), np.bool_(True)
