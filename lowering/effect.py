@@ -110,7 +110,7 @@ def _mask_site(ctx: MaskContext, active: Any, *operands: Any, site: Site) -> Seq
     return ctx.primitive.bind(mask & active, *others, site=site)
 
 
-# Which programs call native handlers, and where their effects are counted.
+# The choice of native handlers, and the place where effects are counted.
 #
 # A CPU handler reads tokens in place and writes the next tokens. A GPU handler reads copies, later, and writes nothing.
 # In a program for a GPU, alone or among other platforms, the call aliases its token to its result, and the program does

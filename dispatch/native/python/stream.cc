@@ -168,7 +168,7 @@ void Stream::set_newest(uint32_t number, Caller &caller, nb::handle output_token
   nb::object token = nb::borrow(output_token);
   newest_number_ = number;
   if (!newest_caller_.is_valid() || nb::inst_ptr<Caller>(newest_caller_) != &caller) newest_caller_ = nb::find(caller);
-  std::swap(newest_token_, token); // what it was is freed last
+  std::swap(newest_token_, token); // the old value is freed last
 }
 
 nb::object Stream::newest_call() const {
@@ -291,7 +291,7 @@ nb::object Stream::first_pool(Caller &caller) {
   if (!caller.ran_on.is_valid()) return caller.several ? nb::none() : host_.attr("find_first_pool")();
   nb::object pool = host_.attr("find_pool_on")(caller.ran_on);
   caller.pool_of = thread;
-  std::swap(caller.pool, pool); // what it was is freed last
+  std::swap(caller.pool, pool); // the old value is freed last
   return caller.pool;
 }
 
