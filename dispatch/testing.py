@@ -1,4 +1,4 @@
-"""For tests of what programs do: comparing what was seen with what may be seen."""
+"""For tests of what programs do: comparing observed output with a template."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOTHING = object()
 
 
 def assert_order(seen: Iterable[Any], template: Iterable[Any]) -> None:
-    """Asserts that what was seen came in an order that the template allows.
+    """Asserts that `seen` is in an order that the template allows.
 
     Each element of a list or tuple comes after the one before it. An element that is a set stands for its elements in
     any order. Everything else is a value, compared with `==`.

@@ -9,7 +9,7 @@ Names that fewer programs use are in `effects.asynchronous`, `effects.kernels`, 
 import pkgutil as _pkgutil
 import typing as _typing
 
-__path__ = _pkgutil.extend_path(__path__, __name__)  # in a source tree, the native module is where it was installed
+__path__ = _pkgutil.extend_path(__path__, __name__)  # from a source tree: the native module is in the installed package
 
 from effects import _supported as _supported  # isort: split
 
@@ -51,7 +51,7 @@ from effects.dispatch.runtime.observe import remove_handler as remove_handler
 from effects.dispatch.runtime.runtime import effects_barrier as effects_barrier
 from effects.dispatch.runtime.runtime import stats as stats
 
-if _typing.TYPE_CHECKING:  # what `_LATER` imports
+if _typing.TYPE_CHECKING:  # the names that `_LATER` imports
     from effects import asynchronous as asynchronous
     from effects import extend as extend
     from effects import handlers as handlers
@@ -99,7 +99,7 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.native import include_dir as include_dir
     from effects.native import register_custom_call as register_custom_call
     from effects.testing import assert_order as assert_order
-else:  # type checkers would take it to have every name
+else:  # type checkers would accept every name
 
     def __getattr__(name: str) -> _typing.Any:
         return _lazy.find(__name__, _LATER, name)
@@ -130,7 +130,7 @@ _HOMES = {
     "effects.dispatch.calling.library_jits": ("filter_jit", "nnx_jit"),
 }
 _LATER = _lazy.homes_of(_HOMES)
-"""By name, the module that is imported when it is first asked for: few programs use it."""
+"""By name, the module that is imported at the name's first use: few programs use it."""
 
 
 def __dir__() -> list[str]:
@@ -138,7 +138,7 @@ def __dir__() -> list[str]:
 
 
 _jax.hide_frames_in(__path__[0])
-_patches.apply()  # all that is changed in JAX
+_patches.apply()  # all changes of JAX
 _follow_cells()
 
 __all__ = [

@@ -108,7 +108,7 @@ class Config:
       something waits, after which the log says what waits.
     - `stall_fail_seconds` (`EFFECTS_STALL_FAIL_SECONDS`): the time after which the youngest program that waits for a
       callback is ended, if all running callbacks wait for computations of JAX on CPUs; `inf` for never. A callback that
-      takes long by itself is never ended.
+      is only slow is never ended.
 
     Example:
         >>> import effects as fx

@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """Prints in order through a loop and on two devices; callbacks and errors."""
     _ask_for_two_devices()
-    console = Console(highlight=False)  # its file is sys.stdout, where the lines go too
+    console = Console(highlight=False)  # it writes to sys.stdout, as the lines do
     console.print(Text("Compiled programs print, and the lines come in the order of plain Python."))
     for number, (title, says, part) in enumerate(_PARTS, start=1):
         console.print()
@@ -123,7 +123,7 @@ def run_command(options: argparse.Namespace) -> int:
         console.print()
         console.print(Text(textwrap.indent(_body_of(part), "    "), "dim"), soft_wrap=True)
         part()
-        fx.effects_barrier()  # the lines are out before this thread goes on with its own text
+        fx.effects_barrier()  # so that the lines come before this thread's text
     console.print()
     console.print(Rule(align="left"))
     console.print(Text("All in order."))

@@ -20,8 +20,8 @@ class EffectError(RuntimeError):
             effect, or if the device is not known.
         lane: The lane under `vmap`: one number for each `vmap`, the outermost first.
         token: The effect's token, its place in the order of the thread's effects; empty if it is not known.
-        not_carried_out: The number of later effects of its program that were not carried out because of the failure,
-            by the name of the effect. The error's text says where the first of them is.
+        not_carried_out: The number of later effects of its program that were not carried out because of the failure, by
+            the name of the effect. The error's text has the place of the first.
         failures: All failures that this error represents, itself included, in their order: those at the same line that
             were raised together; for an `EffectErrors`, those of all lines.
     """
@@ -33,12 +33,12 @@ class EffectError(RuntimeError):
     lane: tuple[int, ...] = ()
     token: tuple[int, ...] = ()
     not_carried_out: Mapping[str, int] = MappingProxyType({})
-    # Set when the error is raised: its number in the order of failures; the later failures at the same line; the number
-    # of further failures that were only counted, with the reason of the newest.
+    # Set when the error is raised: its number in the order of failures; later failures at the same line; the number of
+    # further failures, which were only counted, with the newest one's reason.
     _number: int = 0
     _others: tuple[EffectError, ...] = ()
     _more: tuple[int, str] = 0, ""
-    _stack: Any = None  # the stack of the program's call, if it is kept; dropped when the error is raised
+    _stack: Any = None  # the stack of the program's call, if stacks are kept; dropped when the error is raised
 
     @property
     def failures(self) -> tuple[EffectError, ...]:
@@ -194,7 +194,7 @@ class BarrierTimeout(_Explained, TimeoutError):
 
 for _public in [*globals().values()]:
     if isinstance(_public, type) and issubclass(_public, Exception):
-        _public.__module__ = "effects"  # so that tracebacks show `effects.Name`, the name for users
+        _public.__module__ = "effects"  # so that tracebacks show `effects.Name`, the public name
 
 
 def shown(thing: object) -> str:

@@ -103,7 +103,7 @@ REMOVED: dict[str, str] = {
         "or set `fx.config.sync = True`."
     ),
 }
-"""By removed name, the sentence that says what to write instead."""
+"""By removed name, the sentence with the replacement."""
 
 MSG_REMOVED = "`{name}` was removed in token-effects 0.1.0. The changelog lists all that was, under Removed. {instead}"
 
@@ -156,7 +156,7 @@ def without_arguments(call: str, *names: str) -> Callable[[_F], _F]:
     def decorate(function: _F) -> _F:
         @functools.wraps(function)
         def checked(*args: object, **kwargs: object) -> object:
-            __tracebackhide__ = True  # pytest shows the line of the test that called `assert_same_run`
+            __tracebackhide__ = True  # pytest hides this frame and shows the caller's line
             for name in names:
                 if name in kwargs:
                     raise TypeError(message(f"{call}({name}=)"))

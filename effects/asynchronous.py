@@ -5,7 +5,7 @@ import typing as _typing
 from effects import _lazy
 from effects._errors import FutureError as FutureError
 
-if _typing.TYPE_CHECKING:  # what `_LATER` imports
+if _typing.TYPE_CHECKING:  # the names that `_LATER` imports
     from effects.extensions.asynchronous.api import Future as Future
     from effects.extensions.asynchronous.api import async_callback as async_callback
     from effects.extensions.asynchronous.api import async_done as async_done
@@ -22,7 +22,7 @@ if _typing.TYPE_CHECKING:  # what `_LATER` imports
     from effects.extensions.inspecting.inspect import inspect as inspect
     from effects.extensions.inspecting.inspect import parse as parse
     from effects.extensions.inspecting.text import TextError as TextError
-else:  # else type checkers would accept every name
+else:  # otherwise type checkers would accept every name
 
     def __getattr__(name: str) -> _typing.Any:
         return _lazy.find(__name__, _LATER, name)
@@ -39,7 +39,7 @@ _HOMES = {
     "effects.extensions.inspecting.text": ("TextError",),
 }
 _LATER = _lazy.homes_of(_HOMES)
-"""By name, the module that is imported when it is first asked for."""
+"""By name, the module that is imported at the name's first use."""
 
 __all__ = [
     "Future",

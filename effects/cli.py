@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         >>> main(["demo"])  # doctest: +SKIP
     """
     words = sys.argv[1:] if argv is None else [*argv]
-    if words[:1] == ["run"]:  # its errors are the program's
+    if words[:1] == ["run"]:  # the program's own errors
         import effects_command
 
         return effects_command.run(words[1:])

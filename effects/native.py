@@ -5,7 +5,7 @@ import typing as _typing
 from effects import _lazy
 from effects._errors import CustomCallError as CustomCallError
 
-if _typing.TYPE_CHECKING:  # what `_LATER` imports
+if _typing.TYPE_CHECKING:  # the names that `_LATER` imports
     from effects.extensions.custom_calls.api import custom_call as custom_call
     from effects.extensions.custom_calls.targets import cmake_dir as cmake_dir
     from effects.extensions.custom_calls.targets import include_dir as include_dir
@@ -22,7 +22,7 @@ _LATER = {
     "include_dir": "effects.extensions.custom_calls.targets",
     "register_custom_call": "effects.extensions.custom_calls.targets",
 }
-"""By name, the module that is imported when it is first asked for."""
+"""By name, the module that is imported at the name's first use."""
 
 __all__ = [
     "CustomCallError",

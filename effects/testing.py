@@ -6,12 +6,12 @@ import typing as _typing
 from effects import _lazy
 from effects.dispatch.testing import assert_order as assert_order
 
-if _typing.TYPE_CHECKING:  # what `_LATER` imports
+if _typing.TYPE_CHECKING:  # the names that `_LATER` imports
     from effects.extensions.kernels.grid_races import check_grid_races as check_grid_races
     from effects.extensions.runs.diff import assert_same_run as assert_same_run
-else:  # type checkers would take it to have every name
+else:  # type checkers would accept every name
 
-    def __getattr__(name: str) -> _typing.Any:  # Pallas is imported with one of them
+    def __getattr__(name: str) -> _typing.Any:  # one of them imports Pallas
         return _lazy.find(__name__, _LATER, name)
 
 
@@ -19,6 +19,6 @@ _LATER = {
     "assert_same_run": "effects.extensions.runs.diff",
     "check_grid_races": "effects.extensions.kernels.grid_races",
 }
-"""By name, the module that is imported when it is first asked for."""
+"""By name, the module that is imported at the name's first use."""
 
 __all__ = ["assert_order", "assert_same_run", "check_grid_races"]

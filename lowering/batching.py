@@ -1,7 +1,7 @@
-"""`vmap` of control flow that differs between lanes: effects happen in the lanes that a Python program brings there.
+"""`vmap` of control flow that differs between lanes: each lane has the effects that it would have by itself.
 
-A branch runs for all lanes, and a loop until the last is through; masks keep the effects of the others back. What has
-no effects of ours is left to JAX.
+A branch runs for all lanes, and a loop until the last lane has ended; masks suppress the effects of inactive lanes.
+Control flow without effects of ours is left to JAX.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _as_of_lanes(active: Any, x: Any) -> Any:
 
 
 def _has_only_effects(branch: Any) -> bool:
-    """True if a branch has effects only, and so no collective that devices would wait for. The program waits for none
-    of the effects but those that end it, whose results may be the branch's."""
+    """True if a branch has only effects, and so no collective. The program waits for none of these effects, except for
+    those that may end the program; the branch's results may be theirs."""
     given = {id(out) for eqn in branch.eqns for out in eqn.outvars}
     if not branch.eqns or any(id(out) not in given for out in branch.jaxpr.outvars):
         return False
@@ -70,8 +70,8 @@ def _run_branch(branch: Any, active: Any, operands: Sequence[Any], *, only_effec
         return [_jax.as_per_device(jax.lax.full(aval.shape, 0, aval.dtype)) for aval in branch.out_avals]
 
     any_lane = active.any()
-    if not isinstance(any_lane, _jax.Tracer):  # outside of programs, where effects happen at once
-        with jax.transfer_guard("allow"):  # the guard is for the user's transfers; this one is ours
+    if not isinstance(any_lane, _jax.Tracer):  # eager: effects happen at once
+        with jax.transfer_guard("allow"):  # the user's guard is not for our transfer
             takes = bool(any_lane)
         return _jax.evaluate(branch, [active, *operands]) if takes else skip()
     return jax.lax.cond(any_lane, lambda *args: _jax.evaluate(branch, args), skip, active, *operands)
@@ -112,7 +112,7 @@ def _batch_while(batch: _Rule) -> _Rule:
             return [flat[0].any()]
 
         def asks(running: Any, consts: Sequence[Any], carry: Sequence[Any]) -> Any:
-            """The lanes that go on. A lane that has ended stays so, and has no effects of the condition."""
+            """The lanes that continue. An ended lane stays ended, and the condition has no effects for it."""
             return running & _jax.evaluate_as_typed(cond, [running, *consts[:cond_nconsts], *carry])[0]
 
         def step(*flat: Any) -> list[Any]:
@@ -196,7 +196,7 @@ def _batch_held(primitive: Any, holder: Holder) -> None:
     """Registers a batching rule for a primitive with a holder. It maps operands if the primitive had no rule before,
     and effects even if no operand is mapped."""
     rules = _jax.batching.fancy_primitive_batchers
-    own = rules.get(primitive)  # takes an equation without mapped operands to happen once
+    own = rules.get(primitive)  # runs an equation without mapped operands once, not per lane
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
         is_mapped = any(dim is not None for dim in dims)

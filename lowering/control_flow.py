@@ -1,7 +1,7 @@
 """Branches in a region, where devices may take different ones.
 
-`fx.error_if`: all devices end the program, or none. A device that ended it alone would never come to the next
-collective. The others would wait there, and XLA end the process after a while, with no word of what was wrong.
+`fx.error_if`: all devices end the program, or none. A device that ended the program alone would never reach the next
+collective. The others would wait there, and XLA would end the process after a while without the cause.
 
 Any other `cond`: each branch counts equally many effects, so that all devices have had as many after the `cond`. A
 device skips the numbers that only other branches use, and publishes that at once. So a callback in one branch does not
@@ -45,7 +45,7 @@ def _cond_token_rule(
 
 
 def _taken_by_all(index: Any, operands: Sequence[Any], branches: Sequence[Any]) -> tuple[Any, Sequence[Any], Any]:
-    """An `fx.error_if` that all devices take if one does, by an all-reduce. A mask says which devices fail."""
+    """An `fx.error_if` that all devices take if one does, by an all-reduce. A mask marks the devices that fail."""
     is_wrong = _jax.as_per_device(index != 0)
     index = jax.lax.pmax(is_wrong.astype(index.dtype), jax.sharding.get_abstract_mesh().manual_axes)
     return index, (is_wrong, *operands), tuple(map(_for_all, branches))
@@ -103,15 +103,15 @@ def _mask_cond(
     return mask_held(ctx.eqn, active, [index, *operands])
 
 
-# `while` in the form that JAX gives it for all lanes at once.
+# `while`.
 #
-# The holder carries the tokens, also where the condition has effects.
+# The holder carries the tokens, also if the condition has effects.
 
 
 @register_token_rule(_jax.while_p)
 def _while_token_rule(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
     condition = params["cond_jaxpr"]
-    if condition.out_avals[0].shape:  # by JAX: under `vmap`, loops with effects of ours have been given masks
+    if condition.out_avals[0].shape:  # batched by JAX: under `vmap`, our own rule masks loops with effects
         if any(effect.ordered for effect in effects_of(condition.effects)):
             names = ", ".join(sorted(map(str, ctx.effects)))
             raise errors.MissingTokenRule(MSG_MISSING_MASK.format(effects=names, primitive="while", where=ctx.where))
@@ -128,7 +128,7 @@ def without_lanes(
     args: Sequence[Any], cond_jaxpr: Any, body_jaxpr: Any, cond_nconsts: int, body_nconsts: int, **params: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments and parameters of a loop whose condition differs between lanes, as JAX lowers it. While any lane
-    goes on, the body runs for all lanes, effects included, and the new carry of lanes that have ended is dropped.
+    continues, the body runs for all lanes, effects included, and the new carry of ended lanes is dropped.
 
     The body then takes the condition's constants ahead of its own, and evaluates the condition once more, in a call
     named `LANES`.
@@ -158,7 +158,7 @@ def without_lanes(
     return (*args[:cond_nconsts], *args), {**params, **counts}
 
 
-# `custom_linear_solve`, which holds several functions of which one runs.
+# `custom_linear_solve`, which holds several functions and runs one of them.
 
 
 @register_token_rule(_jax.linear_solve_p)
@@ -186,8 +186,8 @@ def _mask_linear_solve(ctx: MaskContext, active: Any, *args: Any, const_lengths:
 
 # Functions with rules of their own for transformations: `custom_jvp`, `custom_vjp` and `custom_vmap`.
 #
-# When tokens are threaded, their transformations are over, and their bodies are inlined (see `holders.py`). When
-# effects get masks, the transformations are still to come, so each rule gets the predicate ahead of its arguments, too.
+# The token pass runs after transformations, so it inlines their bodies (see `holders.py`). The mask pass runs before,
+# so it adds the predicate as a first argument to each rule, too.
 
 
 def _mask_function(fun: Callable[..., Sequence[Any]], active: Any, args: Sequence[Any]) -> list[Any]:
@@ -230,7 +230,7 @@ def _mask_custom_vjp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -
     """The function and its rules, each with the predicate ahead, which is a residual too."""
 
     def masked_forward(forward: Any) -> Any:
-        # Each input comes with whether it is differentiated.
+        # Each input comes with a boolean: True if it is differentiated.
         return lambda active, _, *args: _mask_function(forward, active, args)
 
     return _jax.bind_custom_vjp(params, [active, *args], _mask_first, masked_forward, _mask_first)
@@ -250,7 +250,7 @@ def _mask_custom_vmap(
             outs_batched.append(which)
             return jax.tree.leaves(outs)
 
-        # A branch instead of a mask: the rule's effects have no lanes, and a mask without lanes always holds.
+        # A branch instead of a mask: the rule's effects have no lanes, and a mask without lanes is always true.
         jaxpr = jax.make_jaxpr(flat)(*args)
 
         def skip(*args: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """`custom_partitioning`, whose functions have no effects.
 
 XLA calls the partition rule of such a function when the program has been lowered, and only then JAX lowers the function
-that the rule returns. Tokens would be operands and results of that function, of which the rule does not know.
+that the rule returns. Tokens would be operands and results of that function that the rule does not know.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _refusing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
         effects = effects_of(call.effects)
         if effects and not others().are_all_of([call]):
             names = ", ".join(sorted(f"`{effect}`" for effect in effects))
-            function = call.jaxpr.debug_info.func_src_info  # its name and where it stands
+            function = call.jaxpr.debug_info.func_src_info  # its name and source line
             raise errors.MissingTokenRule(MSG_IN_CUSTOM_PARTITIONING.format(effects=names, function=function))
         return abstract_eval(*avals, call=call, **params)
 

@@ -34,7 +34,7 @@ def _anchored_jaxpr(jaxpr: Any, after: int) -> Any:
     """A loop's body that carries a mask, behind the first `after` inputs."""
 
     def with_indices(mask: Any, *args: Any) -> list[Any]:
-        """Makes branch indices depend on the mask. Else JAX partitions the branches, and forgets their effects."""
+        """Makes branch indices depend on the mask. Otherwise JAX partitions the branches and drops their effects."""
 
         def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
             if eqn.primitive is _jax.cond_p and has_effects(eqn):
@@ -140,7 +140,7 @@ def _runs_again_silently(divide: Callable[..., Any]) -> Callable[..., Any]:
             return divide(trace, *tracers, **params)
         silencing = _Silencing(trace)
         outs = divide(silencing, *tracers, **params)
-        # If JAX found no known values, the staged loop is the only one that runs, so it keeps its effects.
+        # If JAX found no known values, only the staged loop runs, so that loop keeps its effects.
         return trace.default_process_primitive(_jax.while_p, tracers, params) if outs is silencing.outs else outs
 
     return rule
@@ -153,8 +153,8 @@ def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., A
     def rule(saveable: Any, unknown: Sequence[bool], instantiated: Sequence[bool], eqn: Any) -> Any:
         try:
             known, staged, *others = divide(saveable, unknown, instantiated, eqn)
-        except AssertionError:  # of JAX, which can save no results in a loop, and would have to
-            if not any(unknown):  # then it can save those of the whole loop, which runs once
+        except AssertionError:  # JAX's rule refuses: it would have to save residuals per iteration
+            if not any(unknown):  # then it saves residuals of the loop as a whole, which runs once
                 outs = [False] * len(eqn.outvars)
                 return eqn, None, outs, outs, []
             for site in set[Site]().union(*(summarize(inner).sites for inner in _jax.jaxprs_in(eqn.params))):

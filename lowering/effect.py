@@ -73,7 +73,7 @@ def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: 
         return bind_record(ctx, tokens, operands, site)
     key = token_key(site.effect)
     token, each = tokens[key], [(one, [*size_operands(one), *own]) for one, own in [*ctx.ahead, (site, operands)]]
-    if ctx.edges.leaves:  # the last gives back the token around the region
+    if ctx.edges.leaves:  # the last record returns the token around the region
         each[-1][1].insert(0, token if ctx.edges.enters else ctx.outer_token)
     args = itertools.chain.from_iterable(own for _, own in each)
     records = tuple((one, len(own)) for one, own in each)
@@ -95,7 +95,7 @@ def bind_record(ctx: TokenContext, tokens: Tokens, operands: Sequence[Any], site
         *size_operands(site),
         *operands,
         site=site,
-        call=0 if site.effect.ordered else ctx.call,  # ordered ones differ in their tokens
+        call=0 if site.effect.ordered else ctx.call,  # ordered calls differ by their tokens
         edges=ctx.edges,
         region=in_region() if waits else OUTSIDE,
     )
@@ -110,12 +110,12 @@ def _mask_site(ctx: MaskContext, active: Any, *operands: Any, site: Site) -> Seq
     return ctx.primitive.bind(mask & active, *others, site=site)
 
 
-# Whether a program calls handlers of the native module, and who counts its effects.
+# The choice of native handlers, and the place where effects are counted.
 #
-# A CPU's handlers read tokens in place and write the next ones. On a GPU they read copies, later, and write nothing.
-# There, and in programs for several platforms that include a GPU, the call aliases its token to its result, and the
-# program advances the token as the handler would. Of consecutive records, each call says how many are ahead of it, so
-# that only the additions after the last of them are used.
+# A CPU handler reads tokens in place and writes the next tokens. A GPU handler reads copies, later, and writes nothing.
+# In a program for a GPU, alone or among other platforms, the call aliases its token to its result, and the program does
+# the additions of the handler. Each of several consecutive records says how many records are before it, so that XLA can
+# drop all but the last record's additions.
 
 
 def calls_handlers(ctx: Any) -> bool:
@@ -224,8 +224,9 @@ def emit_call(
     **options: Any,
 ) -> Sequence[Any]:
     """Calls a handler of XLA's FFI. `replicated`: XLA decides which devices run it, and all of them are to."""
-    # XLA's partitioner wants to know what to do with a side effect, and refuses to replicate one. In its regions the
-    # flag stays off: the token, which the program returns, keeps the call alive and in its place.
+    # XLA refuses to replicate an instruction with a side effect (JAX 0.10 to 0.12: `PreprocessSharding` in
+    # xla/service/spmd/spmd_partitioner.cc). So the flag stays off where XLA partitions: the token, which the program
+    # returns, keeps the call alive and ordered.
     has_side_effect = has_side_effect and not replicated
     outs = _jax.call_handler(ctx, target, args, attributes, has_side_effect=has_side_effect, **options)
     if replicated:
@@ -240,7 +241,7 @@ def record_lowering(
     if site.per_shard and devices:
         return shards_lowering(ctx, token, operands, site, devices, call, edges)
     if site.per_shard and replicas and site.origin is not None:
-        site = dataclasses.replace(site, per_shard=False)  # as in JAX, which gathers there
+        site = dataclasses.replace(site, per_shard=False)  # JAX gathers there, too
     if site.per_shard and replicas:
         raise refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
     site = of_processes(ctx, site) if devices else site
@@ -259,7 +260,7 @@ def record_lowering(
         return emit_call(ctx, target, (token, *operands), attributes, replicated=replicated)
     token, ahead = take_ahead(token, ctx.avals_in[0].shape[0])
     attributes |= {Attribute.AHEAD: ahead} if ahead else {}
-    # The host waits for the output token of a program and does not read it, so that the call need not write it.
+    # The host waits for a program's output token but does not read it, so the call need not write it.
     aliases = {} if edges.closes else {place_of_token(edges): len(ctx.avals_out) - 1}
     steps = [] if edges.closes else steps_of_record(site.effect.ordered, edges, ahead)
     *results, given_back = emit_call(
@@ -269,8 +270,8 @@ def record_lowering(
 
 
 def have_one_call(ctx: Any) -> bool:
-    """True if one call can publish several records: the handler counts, and each device has a call of its own. An
-    exported program has a call for each record, which a process without handlers can replace."""
+    """True if one call can publish several records: the handler counts, and each device makes its own call. An exported
+    program has a call for each record, which a process without handlers can replace."""
     return (
         calls_handlers(ctx)
         and not (_jax.is_for_export(ctx) or advances_token(ctx))
@@ -399,7 +400,7 @@ def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
     if not counted:
         return emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated)
     half = len(tokens) // 2
-    # Also if no token counts: only this call makes what follows depend on the effects of the region.
+    # Also if no token counts: only this call makes later equations depend on the effects of the region.
     aliases = {half + at: at for at in range(half)}
     around = emit_call(ctx, LEAVE_TARGET, tokens, attributes, replicated=replicated, aliases=aliases)
     return _each_taken(ctx, around, LEAVE_STEP, ordered, ctx.avals_out, replicated)
@@ -442,7 +443,7 @@ def _chosen_by(tokens: Sequence[Any], values: Sequence[Any]) -> list[Any]:
 def _perhaps(x: Any) -> Any:
     """A predicate that depends on an array and that XLA cannot fold."""
     zero = jnp.zeros((), x.dtype)
-    if any(_jax.typeof(x).sharding.spec):  # no device has an element that JAX would give to all
+    if any(_jax.typeof(x).sharding.spec):  # no device has the first element for all
         return jnp.any(x != zero)
     return jnp.ravel(x)[0] != zero
 
@@ -450,7 +451,7 @@ def _perhaps(x: Any) -> Any:
 def effect_lowering(ctx: Any, *operands: Any, site: Site) -> Any:
     register_site(ctx, site)
     target = PLAIN_TARGET if site.results is None else PLAIN_CALL_TARGET
-    # The number of devices does not matter if there are several: each device counts for itself there.
+    # 2 stands for several devices: each counts for itself there, so their number does not matter.
     attributes = site_attributes(site, devices=2 if _jax.is_for_several_devices(ctx) else 0)
     if not site.effect.ordered:
         # An empty result in the token's place. `record_p` says why the token is last.
@@ -482,9 +483,9 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
 """By primitive, where handlers can be called."""
 
 
-# A program has the lowerings above if it can call handlers, else those of `host_path`.
+# A program that can call handlers is lowered by the rules above, any other by those of `host_path`.
 #
-# JAX has no rules for several platforms of a primitive with several results, so one rule serves them all.
+# One rule serves all platforms, since a program calls handlers only if all of its platforms have them.
 
 MSG_EXPORTED_BY_JAX = (
     "Effect `{effect}` at {where} is in a program that `jax.export` exports. There no call gives it a place in an "
@@ -547,7 +548,7 @@ def _lower(primitive: _jax.Primitive) -> Any:
     return lambda ctx, *args, **params: _lowerings(ctx)[primitive](ctx, *args, **params)
 
 
-_jax.mlir.register_lowering(record_p, _lower_record, cacheable=False)  # as a program keeps its sites
+_jax.mlir.register_lowering(record_p, _lower_record, cacheable=False)  # each program keeps its own sites
 _jax.mlir.register_lowering(records_p, _lower_records, cacheable=False)
 _jax.mlir.register_lowering(effect_p, _lower_effect, cacheable=False)
 for _primitive in LOWERINGS.keys() - {record_p, effect_p}:

@@ -3,8 +3,8 @@
 Several passes send values of their own through every equation that holds a jaxpr: the token pass sends tokens, which
 bodies take and give back; the mask pass sends a predicate, which bodies only take; the differentiation of loops sends a
 mask that a loop carries; `vmap` gives every value lanes. Where such values go among the operands of a `scan`, and which
-numbers in its parameters change, is the same for all of them. A *holder* says it once, and a *pass* says what it does
-with one equation: `send` is how all of them go through a jaxpr, and into the bodies that equations hold.
+numbers in its parameters change, is the same for all of them. A *holder* describes it once, and a *pass* only has its
+action for one equation: `send` is how all of them go through a jaxpr, and into the bodies that equations hold.
 """
 
 from __future__ import annotations
@@ -190,8 +190,8 @@ def describe(holder: Holder, value: Any, rewrite: Callable[[Any, int], Any], arg
 
 
 class Pass(Protocol):
-    """A pass, by what it does with one equation. All passes go through a jaxpr and into the bodies of equations in the
-    same way: see `send`.
+    """A pass, defined by its action on one equation. All passes go through a jaxpr and into the bodies of equations in
+    the same way: see `send`.
 
     A pass sends constants, which bodies take, and state, which they take and give back. It is a value: equal passes
     rewrite a body once, to one jaxpr.
@@ -289,7 +289,7 @@ class Others:
         return jaxpr
 
     def are_all_of(self, jaxprs: Sequence[Any]) -> bool:
-        """True if these have effects of ours, all of which were others'."""
+        """True if these jaxprs have effects of ours, and all were others'."""
         return False
 
     def give_back(self, eqn: Any) -> Any:
@@ -315,13 +315,13 @@ def set_others(new: Others) -> None:
 
 @holds(_jax.cond_p)
 def _cond(extra: Extra, index: Any, *args: Any, branches: Any, **params: Any) -> Sequence[Any]:
-    """Every branch takes and gives all of the state, whether it uses it or not."""
+    """Every branch takes and returns all of the state, used or not."""
     return extra.bind(index, *extra.values, *args, branches=tuple(map(extra.rewrite, branches)), **params)
 
 
 @holds(_jax.scan_p)
 def _scan(extra: Extra, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
-    """The state is carried, whatever the direction and the unrolling."""
+    """The state is carried, with any direction and unrolling."""
     consts, _ = _jax.read_scan(params)
     return extra.bind(
         *extra.consts,
@@ -406,7 +406,7 @@ def with_carried_predicate(
 
 @holds(_jax.jit_p, *_jax.annotated_calls())
 def _call(extra: Extra, *args: Any, **params: Any) -> Sequence[Any]:
-    """A jitted function stays a function of its own, so that it is compiled once however often it is called."""
+    """A jitted function stays a separate function, so that it is compiled once for all its calls."""
     body = "jaxpr" if "jaxpr" in params else "call_jaxpr"
     params[body] = extra.rewrite(params[body])
     for name, of_extra in _EACH.items():
@@ -416,7 +416,7 @@ def _call(extra: Extra, *args: Any, **params: Any) -> Sequence[Any]:
     return extra.bind(*extra.values, *args, **params)
 
 
-_EACH: dict[str, Any] = {  # parameters with one element for each input or output, and that of a value that is added
+_EACH: dict[str, Any] = {  # parameters with one element per input or output, and the element of an added value
     "in_shardings": _jax.UNSPECIFIED,
     "out_shardings": _jax.UNSPECIFIED,
     "in_layouts": None,

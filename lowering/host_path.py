@@ -127,6 +127,6 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     enter_p: enter_lowering,
     leave_p: leave_lowering,
     skip_p: lambda ctx, token, count: [token],
-    after_p: lambda ctx, *operands, tokens: operands[tokens:],  # in regions without handlers nothing waits
+    after_p: lambda ctx, *operands, tokens: operands[tokens:],  # without handlers no region waits
 }
 """By primitive."""

@@ -2,8 +2,8 @@
 
 Under `vmap`, a branch whose predicate differs between lanes runs for all of them, and so does a loop until the last is
 through. The pass gives every effect in there a mask, so that only the lanes that a Python program would have brought
-there have it. It is of the same shape as the token pass: a loop over the equations of a jaxpr, a rule for what needs
-one of its own, and the holders for the rest.
+there have it. It is of the same shape as the token pass: a loop over the equations of a jaxpr, rules for some
+primitives, and the holders for the rest.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from effects.lowering.holders import Extra, find_holder, holds, rewritten_for, s
 from effects.lowering.summary import effects_of, needs_mask, summarize
 from effects.lowering.tokens import registered_rule
 
-# Lanes one after the other: what cannot run for all lanes of a `vmap` at once is called for each of them.
+# Lanes one after the other, for calls that cannot run for all lanes of a `vmap` at once.
 #
-# Under several `vmap`s the lanes of the last one are the outermost, as they are for every other effect. A loop would
-# not give that: the `vmap`s around it map its body, so that the lanes of the first one would come first. Such a call is
-# therefore a primitive of its own until it is lowered, and each `vmap` puts a loop around all that it holds.
+# Under nested `vmap`s the lanes of the outermost vary slowest, as for every other effect. A `scan` would reverse that,
+# since an outer `vmap` maps its body. So such a call stays a primitive until it is lowered, and each `vmap` puts a loop
+# around its body.
 
 _Binder = TypeVar("_Binder", bound=Callable[..., Sequence[Any]])
 
@@ -57,7 +57,7 @@ def call_lanes(axis_data: Any, args: Sequence[Any], dims: Sequence[int | None], 
     """Calls a jaxpr for one lane after the other: a batching rule."""
     is_mapped = [dim is not None for dim in dims]
     values = [x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
-    if _jax.is_axis_of_tangents(axis_data):  # along which effects happen once
+    if _jax.is_axis_of_tangents(axis_data):  # effects happen once along them
         loop, has_lanes = _jax.batched(body, axis_data, is_mapped, False)
         return _lane_p.bind(*values, body=loop), [0 if has else None for has in has_lanes]
 
@@ -135,8 +135,8 @@ MSG_MISSING_MASK = (
 )
 MSG_MASKED_STATE = (
     "A {control} whose predicate differs between the lanes of a `vmap` has effects and uses a mutable reference from "
-    "outside. It runs for all lanes together, and what a lane that is not there would write cannot be held back. "
-    "Carry the value in place of the reference, or loop over the lanes with `jax.lax.map`."
+    "outside. It runs for all lanes together, and the writes of inactive lanes cannot be suppressed. Carry the value "
+    "in place of the reference, or loop over the lanes with `jax.lax.map`."
 )
 
 
@@ -230,7 +230,7 @@ def register_mask_rule(*primitives: Any) -> Callable[[MaskRule], MaskRule]:
 
 
 class _Masks:
-    """The mask pass. The predicate is a constant to whatever holds a jaxpr."""
+    """The mask pass. The predicate is a constant for every holder."""
 
     def bind(self, eqn: Any, operands: list[Any], consts: Sequence[Any], state: list[Any]) -> Sequence[Any] | None:
         if not needs_mask(eqn):

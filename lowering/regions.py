@@ -40,21 +40,21 @@ from effects.lowering.summary import effects_of, is_collective, summarize
 class InRegion(NamedTuple):
     """The facts about a place in a per-device region."""
 
-    collectives_after_effects: bool = False  # collectives depend on the effects that stand ahead of them
-    all_come: bool = False  # all devices come here, and equally often
-    counts_agree: bool = False  # wherever all devices come, all have had as many effects
-    branches_skip: bool = False  # branches skip the numbers of effects that only other branches have
-    trip_counts_agree: bool = False  # the next loop has as many iterations on all devices
-    has_collectives: bool = False  # a device that fails may be waited for
+    collectives_after_effects: bool = False  # collectives depend on the effects before them
+    all_come: bool = False  # all devices reach this place, and equally often
+    counts_agree: bool = False  # where all devices come, they have had equally many effects
+    branches_skip: bool = False  # a branch skips the indices that only other branches use
+    trip_counts_agree: bool = False  # the next loop has the same trip count on all devices
+    has_collectives: bool = False  # other devices may wait for one that fails
 
     @property
     def go_on_together(self) -> bool:
-        """True if devices go on together from a call with results."""
+        """True if devices continue together from a call with results."""
         return self.all_come and self.counts_agree
 
     @property
     def joins_error_votes(self) -> bool:
-        """True if devices first reduce over the region whether one of them is to end the program."""
+        """True if devices first reduce the predicate of an `fx.error_if` over the region."""
         return self.all_come and self.has_collectives
 
 
@@ -70,7 +70,7 @@ def in_region() -> InRegion:
 
 @contextlib.contextmanager
 def inside(region: InRegion) -> Iterator[None]:
-    """Makes `region` the facts about whatever this thread traces in the block."""
+    """Sets `region` as the facts for all that this thread traces in the block."""
     before = in_region()
     _tracing.now = region
     try:
@@ -86,7 +86,7 @@ def in_branch() -> InRegion:
 
 
 def joins_error_vote(eqn: Any) -> bool:
-    """True if devices reduce, ahead of this equation, whether one of them is to end the program."""
+    """True if this is an `fx.error_if` whose predicate devices first reduce over the region."""
     return in_region().joins_error_votes and ends_program(eqn)
 
 
@@ -107,7 +107,7 @@ def communicates(eqn: Any) -> bool:
     return is_collective(eqn) or any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params))
 
 
-# The number of effects that a jaxpr counts, where it is known before the jaxpr runs.
+# The number of effects that a jaxpr counts, if it is static.
 
 _CALLS = {
     *(_jax.jit_p, _jax.remat_p, _jax.shard_map_p, _jax.custom_jvp_call_p, _jax.custom_vjp_call_p),
@@ -127,7 +127,7 @@ def declare_single(*primitives: _jax.Primitive) -> None:
 def static_effect_counts(jaxpr: Any) -> Mapping[str, int] | None:
     """The number of effects that a device counts in a jaxpr, by key; None if it is not known. Where branches differ it
     is the largest: see `lowering/control_flow.py`. An `fx.error_if` counts as none, since a device that takes it does
-    not go on."""
+    not continue."""
     return _static_effect_counts(_jax.closed_jaxpr(jaxpr))
 
 

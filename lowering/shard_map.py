@@ -58,14 +58,14 @@ MSG_PARTLY_OF_PROCESSES = (
 
 enter_p: _jax.Primitive = _jax.Primitive("enter")
 enter_p.multiple_results = True
-"""(*tokens) -> tokens that each of `devices` counts on for itself. The first `ordered` of them count. If devices
-`may_diverge`, one that waits for an answer may be what the others wait for in a collective. With `has_groups`, the last
+"""(*tokens) -> the device's own tokens, for each of `devices`. The first `ordered` of them count. If devices
+`may_diverge`, the others may wait in a collective for one that waits for an answer. With `has_groups`, the last
 operands are the numbers of the device's replica group and of the replica in it. Without `has_records` there are
 asynchronous operations only."""
 
 leave_p: _jax.Primitive = _jax.Primitive("leave")
 leave_p.multiple_results = True
-"""(*tokens, *tokens at the entry) -> the tokens with which all devices go on."""
+"""(*tokens, *tokens at the entry) -> the tokens around the region, equal on all devices."""
 
 
 @enter_p.def_abstract_eval
@@ -93,7 +93,7 @@ def _shard_map_token_rule(
     newly_manual_axes: Any,
 ) -> tuple[Tokens, list[Any]]:
     replica_axes = _jax.region_axes(mesh, newly_manual_axes)[1]
-    is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # each device counts already
+    is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # devices count already
     counts = not is_inside_whole and not (replica_axes and _is_inside_others(jaxpr, check_vma))
     if refused := _refusal(jaxpr, counts, bool(replica_axes)):
         if others().are_all_of([jaxpr]):
@@ -127,7 +127,7 @@ def region_of(
         jaxpr: The region's body.
         mesh: The devices.
         newly_manual_axes: The axes that the region is over.
-        check_vma: True if types say what differs between devices.
+        check_vma: True if types tell which values differ between devices.
         counts: True if devices begin to count for themselves here; false if they do already, or do inside.
     """
     own_axes, replica_axes = _jax.region_axes(mesh, newly_manual_axes)
@@ -138,16 +138,17 @@ def region_of(
     around, has_collectives = in_region(), summarize(jaxpr).has_collectives
     known = InRegion(
         all_come=around.all_come or not mesh.manual_axes,
-        has_collectives=has_collectives or bool(replica_axes) or around.has_collectives,  # XLA gathers between replicas
+        has_collectives=has_collectives or bool(replica_axes) or around.has_collectives,  # XLA all-gathers there
     )
     if mesh.manual_axes:
         known = known._replace(counts_agree=around.counts_agree, branches_skip=around.branches_skip)
     else:
-        # Branches skip only where a call needs it, which waits for its place among the effects of all devices.
+        # Branches skip indices only if a call needs that: its callback waits for its place among the effects of all
+        # devices.
         diverge = mesh.size > 1 and _may_diverge(jaxpr, check_vma=False, joins_error_votes=True)
         branches_skip = diverge and _awaits(jaxpr) and static_effect_counts(jaxpr) is not None
         known = known._replace(counts_agree=branches_skip or not diverge, branches_skip=branches_skip)
-    # A device that waits for an answer waits for all effects ahead of its own, to which other devices may never come.
+    # A device that waits for a callback waits for all effects before it, and other devices may never reach those.
     may_diverge = _may_diverge(jaxpr, check_vma, known.joins_error_votes) and any(map(_waits, _jax.eqns_in(jaxpr)))
     may_diverge = may_diverge or (is_inside_whole and around.collectives_after_effects)
     may_deadlock = may_diverge and has_collectives
@@ -167,7 +168,7 @@ def region_of(
             numbers = [jax.lax.axis_index(tuple(axes)).astype("uint32") for axes in (own_axes, replica_axes)]
             return tuple(enter_p.bind(*tokens, *numbers, **attributes))
 
-        # The tokens differ between replicas, and their specs say that they are equal: XLA must not touch them.
+        # The tokens differ between replicas though their specs say that they are equal: XLA must not touch them.
         specs = (PartitionSpec(),) * len(keys)
         enter_group = jax.shard_map(
             enter_group, in_specs=specs, out_specs=specs, axis_names=set(replica_axes), check_vma=False
@@ -182,7 +183,7 @@ def region_of(
         tokens = [after_all[key] for key in keys]
         if counts and not edges.leaves:
             tokens = leave_p.bind(*tokens, *around, ordered=ordered)
-        return (*tokens, *(after(tokens, outs) if may_diverge else outs))  # XLA may gather them
+        return (*tokens, *(after(tokens, outs) if may_diverge else outs))  # XLA may all-gather them
 
     return region
 
@@ -263,8 +264,8 @@ def _awaits(jaxpr: Any) -> bool:
 
 @_jax.weakref_lru_cache
 def _may_diverge(jaxpr: Any, check_vma: bool, joins_error_votes: bool) -> bool:
-    """True if some devices may not come to some effect. `joins_error_votes`: as in `InRegion`. An `fx.error_if` that
-    all devices come to is then left aside."""
+    """True if some devices may not come to some effect. `joins_error_votes`: as in `InRegion`. Then an `fx.error_if`
+    that all devices reach is ignored."""
     for eqn in jaxpr.eqns:
         if not effects_of(eqn.effects) or (joins_error_votes and ends_program(eqn)):
             continue

@@ -4,7 +4,7 @@ XLA's partitioner decides how an array is sharded, long after lowering. So a pro
 knows by name, and the partitioner asks us for the program of one device. With `per_shard=True` each device publishes a
 record of its shard and the shard's bounds in the whole; it counts for itself meanwhile, as in a per-device region with
 one effect. Otherwise each device copies its shards to their places on the host, and the last one publishes the whole.
-If no operand turns out to be sharded, every device has the whole, and the call is the one for values of one device.
+If no operand is sharded, every device has the whole value, and the call is that for one device.
 
 XLA folds an empty array to a constant before it partitions, so its sharding is lost. With explicit mesh axes the type
 still has the sharding, and the call passes it on.
@@ -53,7 +53,7 @@ def call_shards(
     """
     together, empty = [0] * len(operands), [""] * len(operands)
     if site is not None:
-        # The lanes of a `vmap` are not cut, and neither is their mask.
+        # Neither the lanes of a `vmap` nor their mask is partitioned.
         together = [len(operand.lanes) for operand in site.operands]
         empty = [_jax.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
     said = {"attributes": attributes, "together": together, "empty": empty, "devices": devices, "steps": steps}
@@ -92,16 +92,16 @@ class _Tiles:
 
     def __init__(self, shape: tuple[int, ...], sharding: Any):
         self.shape = shape
-        self._tiles: dict[int, tuple[int, ...]] = {}  # of each device: which shard along each axis it has
+        self._tiles: dict[int, tuple[int, ...]] = {}  # per device: the index of its shard along each axis
         cuts = (1,) * len(shape)
         if not sharding.is_replicated():
             dims = sharding.tile_assignment_dimensions()
             order = np.reshape(sharding.tile_assignment_devices(), dims)
             self._tiles = {int(order[at]): at[: len(shape)] for at in np.ndindex(*dims)}
             cuts = dims[: len(shape)]
-        self.size = tuple(-(-n // shards) for n, shards in zip(shape, cuts, strict=True))  # the last may have less
-        # True if some device lacks an element. An axis of one element may be cut too: then one device has the element,
-        # and the others have padding, as large as a shard.
+        self.size = tuple(-(-n // shards) for n, shards in zip(shape, cuts, strict=True))  # the last may be shorter
+        # True if some device lacks an element. An axis of one element may be partitioned too: then one device has the
+        # element, and the others have padding.
         self.is_cut = 0 not in shape and any(shards > 1 for shards in cuts)
 
     def bounds(self, device: int) -> list[tuple[int, int]]:
@@ -211,7 +211,7 @@ def _dictionary(attributes: dict[str, Any]) -> str:
 def _attribute(value: Any) -> str:
     if isinstance(value, int):
         return f"{value} : i64"
-    return '"' + "".join(f"\\{byte:02X}" for byte in value.encode()) + '"'  # whatever it holds
+    return '"' + "".join(f"\\{byte:02X}" for byte in value.encode()) + '"'  # whatever values it has
 
 
 _jax.register_partitioner(SHARDS_TARGET, _partition)

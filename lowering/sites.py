@@ -1,4 +1,4 @@
-"""Sites whose records may come: those of programs, from when these are lowered, and those that the host publishes."""
+"""The known sites, whose records may arrive: sites of lowered programs, and of effects that the host publishes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LineFilter:
         self.native.first = None if self.asked.first is None else min(self.asked.first, _MOST)
         self.native.min_seconds = self.asked.min_seconds
         self.first_state: tuple[Any, ...] = self.state
-        self.follow_levels()  # makes the logger, which `logging` must not have to add while it calls `_follow_levels`
+        self.follow_levels()  # creates the logger now: `logging` must not add it while it calls `_follow_levels`
 
     @property
     def state(self) -> tuple[Any, ...]:
@@ -78,7 +78,7 @@ class LineFilter:
         self.native.on = on
 
     def show_every(self, n: int) -> None:
-        """Shows one of every `n` effects, in place of what the line asks for."""
+        """Shows one of every `n` effects, in place of the line's own setting."""
         self.native.every = min(n, _MOST)
 
     def show_from(self, level: int) -> None:
@@ -109,10 +109,10 @@ class KnownSites:
 
     def __init__(self) -> None:
         self._sites: dict[int, Site] = {}
-        self._inner: dict[int, list[object]] = {}  # by the hash of a site: its claims on the sites inside it
-        # The site of a record, if it is known by now.
+        self._inner: dict[int, list[object]] = {}  # by a site's hash: its claims on the sites inside it
+        # The site of a record, if it is already known.
         self.get: Callable[[int], Site | None] = self._sites.get
-        self._lock = threading.RLock()  # for adding and taking out
+        self._lock = threading.RLock()  # for additions and removals
         self._listeners: list[Callable[[Site], object]] = []
         self.filters: dict[Line, LineFilter] = {}
         self._room = _FEW
@@ -144,9 +144,9 @@ class KnownSites:
         return list(self._sites.values())
 
     def register(self, site: Site) -> object:
-        """Makes a site known. A program keeps what is returned for as long as it may bring the site's records."""
+        """Makes a site known. A program keeps the returned claim for as long as it may publish records of the site."""
         with self._lock:
-            is_new = native.site_holders(site.id) == 0  # else native code has its plan
+            is_new = native.site_holders(site.id) == 0  # otherwise native code has the site's plan
             claim = _Claim(site)
             content = site.content if is_new else None
             if isinstance(content, HostCall) and content.pass_record:
@@ -155,12 +155,12 @@ class KnownSites:
             if writes_itself and (plan := content.native_plan(site)) is not None:
                 native.set_plan(site.id, plan)
             self._add(site)
-        self.announce(site)  # a listener that comes meanwhile finds it in `all()`
+        self.announce(site)  # a listener that is added now finds the site in `all()`
         return claim
 
     def _add(self, site: Site) -> Site:
         line = self.filter_of(site)
-        native.filter_of(site.id, line.native)  # also where the site is known: native code forgets it first
+        native.filter_of(site.id, line.native)  # even if the site is known here: native code forgets it first
         if (known := self._sites.get(site.id)) is not None:
             return known
         self._sites[site.id] = site
@@ -170,7 +170,7 @@ class KnownSites:
         return site
 
     def filter_of(self, site: Site) -> LineFilter:
-        """The filter of a site's line. What the line has counted goes on, also where its program is new."""
+        """The filter of a site's line. The line's counts continue, even in a new program."""
         line = Line.of(site)
         if (known := self.filters.get(line)) is not None:
             return known
@@ -183,7 +183,7 @@ class KnownSites:
                     listener(line, known)
                 self.filters[line] = known
                 known.first_state = known.state
-                known.follow_levels()  # the level may have been set since
+                known.follow_levels()  # the level may have changed since
             return self.filters[line]
 
     def _forget_lines(self) -> None:
@@ -194,7 +194,7 @@ class KnownSites:
         self._room = 2 * len(self.filters) + _FEW
 
     def _follow_levels(self) -> None:
-        for known in list(self.filters.values()):  # with no lock: it is asked for from within that of `logging`
+        for known in list(self.filters.values()):  # without a lock: called with the lock of `logging` held
             known.follow_levels()
 
     def find(self, site_id: int) -> Site:
@@ -234,7 +234,7 @@ known_sites: KnownSites = KnownSites()
 """The sites of this process: there is one native module, which has one table of them."""
 
 
-# Sites of a program that is lowered, on whatever platform.
+# The sites of a program that is being lowered, on any platform.
 
 MSG_NO_DEVICE = (
     "Effect `{effect}` at {where} is in a program that is lowered for {platform}, and this process has no such "
@@ -261,7 +261,8 @@ def register_site(ctx: Any, site: Site) -> object:
     if platforms := " and ".join(_jax.left_to_host_by(ctx)):
         raise _jax.Refused(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
     claim = known_sites.register(site.portable)
-    # JAX exports no program that keeps an object. Whoever calls what was exported has the claim: `fx.Exported`.
+    # JAX cannot export a program that keeps a Python object, so the claim is kept by `fx.Exported`, which calls the
+    # program.
     if not (_jax.is_for_export(ctx) and site.content.is_portable):
         _jax.keep_with_program(ctx, claim)
     return claim
@@ -279,8 +280,8 @@ def refuse_missing_platform(ctx: Any, site: Site) -> None:
         raise _jax.Refused(MSG_NO_DEVICE.format(effect=site.effect, where=site.where, platform=platform))
 
 
-# Publishing from the host: effects outside of programs, and those of programs on platforms without native handlers,
-# which come here through JAX's Python callbacks.
+# Publishing from the host: effects outside of programs, and, through JAX's Python callbacks, effects of programs on
+# platforms without native handlers.
 
 
 def publish(
@@ -291,7 +292,7 @@ def publish(
     reply: native.HostReply | None = None,
 ) -> None:
     """Publishes one record. `device`: None if it is not known, as of programs, which JAX lowers for any devices."""
-    shown = known_sites.filter_of(site).native  # also of what has results, which it counts
+    shown = known_sites.filter_of(site).native  # also for effects with results, which it counts
     if reply is None and site.mask is not None and not site.symbols and not np.any(operands[0]):
         shown = _OF_NO_LANE
     native.publish(

@@ -1,11 +1,11 @@
 """The token pass: one loop over the equations of a jaxpr.
 
 It evaluates the jaxpr under whatever trace is current. An equation without effects stays as it is; one with effects
-goes through its rule, which takes tokens and returns them. The result is an ordinary function of tokens and arguments
-without effects that JAX knows of.
+goes through its rule, which takes tokens and returns them. The result is an ordinary function of tokens and arguments,
+in which JAX sees no effects.
 
-Tokens are arrays, one under each key: the name of an order domain, or `UNORDERED` for the effects that have no place in
-any. Most primitives need no rule, since their holder says enough (see `holders.py`).
+Tokens are arrays, one per key. A key is the name of an order domain, or `UNORDERED` for all effects without an order.
+Most primitives need no rule, since their holder says enough (see `holders.py`).
 """
 
 from __future__ import annotations
@@ -37,20 +37,21 @@ class TokenContext(NamedTuple):
     Attributes:
         eqn: The equation.
         primitive: Its primitive.
-        where: The user's line that made it, as text.
-        effects: The equation's effects, those that tokens are threaded for.
-        outs: How many results the equation has.
-        call: A number that no other equation of the same jaxpr has.
-        edges: The boundaries that the equation's record publishes with it.
-        ahead: The sites and operands of the records that stand right ahead of the equation and have no calls of their
-            own. The equation's call publishes them, too.
-        outer_token: The token around the region that ends with the equation, if the equation's record takes it.
-        thread: `thread(jaxpr, tokens, args) -> (tokens, outs)` evaluates a jaxpr in place of the equation, with tokens
-            through it.
-        threaded: `threaded(jaxpr, tokens, after=0)` is the jaxpr with tokens, in the order of `tokens`, ahead of its
-            outputs, and behind so many of its inputs. Made once and cached, so that one function stays one function.
-        carry: `carry(ctx, tokens, *args, **params) -> (tokens, outs)` is the rule that is made from the primitive's
-            holder.
+        where: The user's line that made the equation, as text.
+        effects: The equation's effects of ours: tokens are threaded for these.
+        outs: The number of the equation's results.
+        call: A number that is unique among the equations of one jaxpr. It keeps apart calls that are otherwise equal.
+        edges: The boundary markers that the equation's record also publishes.
+        ahead: The records directly before the equation that have no calls of their own, as (site, operands). The
+            equation's call publishes them, too.
+        outer_token: The token around the region, if the equation's record ends the region and takes that token as an
+            operand.
+        thread: `thread(jaxpr, tokens, args) -> (tokens, outs)` evaluates a jaxpr in place of the equation and threads
+            tokens through the jaxpr.
+        threaded: `threaded(jaxpr, tokens, after=0)` returns a jaxpr that takes the tokens after its first `after`
+            inputs and returns them before its outputs, in the order of `tokens`. Cached: the same jaxpr gives the same
+            result, which JAX lowers once.
+        carry: `carry(ctx, tokens, *args, **params) -> (tokens, outs)` is the rule made from the primitive's holder.
     """
 
     eqn: Any
@@ -97,9 +98,9 @@ def register_token_rule(*primitives: Any) -> Callable[[TokenRule], TokenRule]:
 
     A rule takes `(ctx, tokens, *args, **params)` and returns `(tokens, outs)`. For a primitive that holds a jaxpr,
     `ctx.thread(jaxpr, tokens, args)` evaluates the jaxpr with tokens through it, and `ctx.threaded(jaxpr, tokens)`
-    gives a jaxpr that takes and returns them first. A rule takes precedence over the primitive's holder. It says
-    nothing of masks: in a branch or a loop whose predicate differs between the lanes of a `vmap`, the primitive then
-    runs for one lane after the other unless it has a holder or a mask rule.
+    gives a jaxpr that takes and returns them first. A rule takes precedence over the primitive's holder. A token rule
+    does not cover masks: in a branch or a loop whose predicate differs between the lanes of a `vmap`, the primitive
+    runs lane by lane unless it has a holder or a mask rule.
 
     Args:
         *primitives: The primitives.
@@ -108,7 +109,7 @@ def register_token_rule(*primitives: Any) -> Callable[[TokenRule], TokenRule]:
         A decorator for the rule.
 
     Example:
-        A primitive that means no more than its body.
+        A primitive that is equivalent to its body.
 
         >>> import jax, effects as fx
         >>> from effects import lowering
@@ -154,13 +155,13 @@ class BoundaryMarkers(NamedTuple):
     """The boundaries that a record publishes: it is the first or the last of a region, or the last of its program."""
 
     enters: bool = False  # the record reads the outer token and creates the device's own
-    leaves: bool = False  # it returns the outer token, which is an operand after the device's own unless it also enters
+    leaves: bool = False  # the record returns the outer token, an operand after the device's own unless it also enters
     closes: bool = False  # the record is the last of its program
     devices: int = 0  # the number of devices that enter or close
     may_diverge: bool = False  # as for `enter_p`
 
     def part(self, is_first: bool, is_last: bool) -> BoundaryMarkers:
-        """The boundaries of one of several records that have these together."""
+        """The markers of one of several consecutive records: the first enters, the last leaves and closes."""
         if not is_first and not is_last:
             return NO_MARKERS
         return self._replace(
@@ -172,11 +173,13 @@ NO_MARKERS = BoundaryMarkers()
 
 record_p: _jax.Primitive = _jax.Primitive("record")
 record_p.multiple_results = True
-"""(token, *operands) -> (*results, token): publishes one record, and waits for what a callback returns. `region`: the
-`InRegion` of a callback, from which devices go on together if all come there.
+"""(token, *operands) -> (*results, token): publishes one record. A callback's results are those of its function, for
+which the program waits. `region`: for a callback, its `InRegion`; if all devices reach the callback, they continue
+together.
 
-The token is the last result on purpose. If the results were in the order of a while loop's carry, XLA would take the
-body for the identity and delete the loop."""
+The token is the last result on purpose. If operands and results were exactly a while loop's carry, in its order, XLA
+would take the carry for loop-invariant: `GetInvariantGTEsForWhileBody` in xla/service/while_util.cc does not ask if the
+body's root is a tuple (JAX 0.10.2 and 0.12; `io_callback` has the fault too). The order is free once it asks."""
 
 records_p: _jax.Primitive = _jax.Primitive("records")
 records_p.multiple_results = True
@@ -187,7 +190,7 @@ close_p: _jax.Primitive = _jax.Primitive("close")
 """(*tokens) -> output token: the program has published its last record."""
 
 skip_p: _jax.Primitive = _jax.Primitive("skip")
-"""token -> token: the device has no effects with the next `count` numbers."""
+"""token -> token: the device has no effects at the next `count` indices."""
 
 
 @record_p.def_abstract_eval
@@ -233,10 +236,10 @@ MSG_RULE_RETURNED = (
 
 
 class Schedule(Protocol):
-    """Makes equations of one jaxpr depend on each other. The token pass shows it one equation after the other."""
+    """Adds dependencies between the equations of one jaxpr. The token pass calls it for each equation in turn."""
 
     def before(self, eqn: Any, operands: list[Any], tokens: Tokens) -> tuple[list[Any], Tokens]:
-        """The operands that an equation takes in place of its own, and the tokens that change."""
+        """Returns the operands to bind an equation with, and the tokens that change."""
         ...
 
     def note(self, eqn: Any, outs: Sequence[Any]) -> None:
@@ -244,7 +247,7 @@ class Schedule(Protocol):
         ...
 
     def last(self, x: Any) -> Any:
-        """A result of the jaxpr, made to depend on the last token that it was tied to."""
+        """Returns a result of the jaxpr with a dependency on the last token that the result was tied to."""
         ...
 
 
@@ -252,8 +255,8 @@ class Passes(NamedTuple):
     """The passes that a jaxpr with a certain effect goes through besides the token pass.
 
     Attributes:
-        check: `check(jaxpr)` raises if the effect is not used as it may be.
-        schedule: `schedule(jaxpr)` returns the jaxpr that tokens go through in its place, and its `Schedule`.
+        check: `check(jaxpr)` raises if the jaxpr misuses the effect.
+        schedule: `schedule(jaxpr)` returns the jaxpr to thread in place of this one, and its `Schedule`.
     """
 
     check: Callable[[Any], None]
@@ -274,7 +277,8 @@ def passes_of(effects: Iterable[Effect]) -> list[Passes]:
 
 
 def checked_jaxpr(jaxpr: Any) -> Any:
-    """The jaxpr, with constants and with all effects ours. Raises if it uses futures or references as it must not."""
+    """The jaxpr with constants, and with JAX's own callbacks taken over. Raises if the jaxpr misuses futures or
+    references."""
     jaxpr = others().take_over(_jax.closed_jaxpr(jaxpr))
     for passes in passes_of(summarize(jaxpr).effects):
         passes.check(jaxpr)
@@ -303,15 +307,16 @@ def thread_tokens(
     outer_token: Any = None,
     once: bool = False,
 ) -> tuple[Tokens, list[Any]]:
-    """Evaluates a jaxpr with constants, with tokens through its effects.
+    """Evaluates a jaxpr with constants, and threads tokens through its effects.
 
     Args:
         jaxpr: The jaxpr.
-        tokens: A token under every key of the jaxpr's effects; others are passed through.
+        tokens: A token under every key of the jaxpr's effects. Tokens under other keys are returned unchanged.
         args: The jaxpr's arguments.
-        edges: The boundaries that the first and the last equation with effects, which are records, publish.
+        edges: The boundary markers for the first and the last equation with effects, which must be records.
         outer_token: The token around the region, if the last record is to leave the region.
-        once: True if the current trace evaluates the jaxpr only once. Then it is no work to keep equations.
+        once: True if the current trace evaluates the jaxpr only once, so that equations without effects are copied
+            faster (see `_jax.interpret`).
 
     Returns:
         The tokens after the jaxpr, and its results.
@@ -344,7 +349,8 @@ def thread_tokens(
 
     def bind_threaded(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
-        # JAX can lower its own callbacks in a primitive that has no rule or does not show them.
+        # Effects that are all JAX's own callbacks stay JAX's in a primitive that has no rule or does not declare them:
+        # JAX can lower them there.
         is_jaxs = (rule is None or not effects) and others().are_all_of(list(_jax.jaxprs_in(eqn.params)))
         has_rule = bool(effects) and not is_jaxs
         if after_effects and (is_collective(eqn) or joins_error_vote(eqn) if has_rule else communicates(eqn)):
@@ -365,8 +371,9 @@ def thread_tokens(
         )
         returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():
-            # Unordered effects all take the incoming token: nothing orders them. A call of a function replaces it:
-            # XLA would merge two calls with the same operands.
+            # Nothing orders unordered effects, so all take the incoming token. An equation with a jaxpr is an
+            # exception: its token replaces the incoming one, since XLA would merge two calls of one function with equal
+            # operands.
             if key == UNORDERED and not any(_jax.jaxprs_in(eqn.params)):
                 joined.append(token)
             else:
@@ -385,8 +392,8 @@ def thread_tokens(
 def threaded_jaxpr(
     jaxpr: Any, keys: tuple[str, ...], token_avals: tuple[Any, ...], after: int, region: InRegion
 ) -> Any:
-    """The jaxpr with tokens ahead of its outputs, and behind its first `after` inputs. Cached, so that one function
-    stays one function."""
+    """The jaxpr with tokens before its outputs, and after its first `after` inputs. Cached, so that JAX lowers one
+    function once."""
 
     def threaded(*flat: Any) -> list[Any]:
         taken, args = flat[after : after + len(keys)], [*flat[:after], *flat[after + len(keys) :]]
@@ -462,14 +469,14 @@ def _missing_rule(eqn: Any, effects: Any) -> errors.MissingTokenRule:
 
 
 def refuse_hidden_effects(eqn: Any) -> None:
-    """Raises if a jaxpr inside an equation has effects that the equation does not show."""
+    """Raises if a jaxpr inside an equation has effects that the equation does not declare."""
     for inner in _jax.jaxprs_in(eqn.params):
         if hidden := summarize(inner).all_effects:
             raise _missing_rule(eqn, hidden)
 
 
 def _join(tokens: Sequence[Any]) -> Any:
-    """One token that depends on all of these. They hold the same numbers."""
+    """One token that depends on all of these tokens, which hold equal numbers."""
     first, *rest = tokens
     for token in rest:
         first = jax.lax.max(first, token)

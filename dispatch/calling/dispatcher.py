@@ -42,7 +42,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
     """Calls a threaded function: supplies its runtime token and keeps its output token for the drain.
 
     Native code makes the calls before which nothing has to be raised or waited for: see
-    `dispatch/native/python/dispatcher.h`. All others come to `_call`.
+    `dispatch/native/python/dispatcher.h`. All others go through `_call`.
     """
 
     if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         self._name = name
         self._traits_of = traits_of
         self._caller, self._plain_caller = (native.Caller(name, threading.Lock()) for _ in range(2))
-        self._without_tokens = without_tokens  # what it is under another trace, and without jit
+        self._without_tokens = without_tokens  # the function under another trace, and without jit
         self._threaded = threaded
         self._plain = plain
         self._set_plain(False)
@@ -87,7 +87,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                     return outs
                 self._set_plain(False)
             if log_capacity_needed and (words := log_capacity_needed.get(self._caller, 0)) != kernel_options().grown_to:
-                with with_kernel_options(grown_to=words):  # traced again, with more room in the logs of its kernels
+                with with_kernel_options(grown_to=words):  # traced again after its kernels' logs got more room
                     return self(*args, **kwargs)
             if jax_tokens.current_tokens:
                 runtime.waiting.for_plain_programs()
@@ -102,8 +102,8 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             traits = caller.traits
             number, threaded, is_launched = -1, self._threaded, False
             try:
-                # The newest call's traits may be another program's. Where they do not suffice, the function is traced
-                # before the lock is taken: a trace that begins outside of a dispatch gives the lock back.
+                # The newest call's traits may be another program's. If they do not suffice, the function is traced
+                # before the lock is taken: a trace outside of a dispatch releases the lock.
                 if _domains_ahead(stream) or (traits is None and (stream.is_shared or _has_callbacks(stream))):
                     traits = self._traits_of(args, kwargs)
                 goes_behind = traits is None or traits.awaits_results
@@ -116,7 +116,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                     number = stream.open(caller, dispatching)
                     stream.entering[number] = threaded, count_fast_paths(threaded)
                     if stream.is_nested and streams.is_first_call_under_way():
-                        threaded = call_beside_fast_paths(threaded)  # that call may wait for the function that calls us
+                        threaded = call_beside_fast_paths(threaded)  # that call may wait for this function
                     try:
                         outs, awaited = stream.call(number, caller, dispatching, threaded, args, kwargs)
                     except (RuntimeError, ValueError) as error:
@@ -126,7 +126,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                 if awaited is not None:
                     self._await(stream, number, awaited)
             except BaseException as error:
-                native.abandon(stream.thread, dispatching, depth)  # here, where no second interrupt comes before it
+                native.abandon(stream.thread, dispatching, depth)  # here, before a second interrupt can come
                 self._raise_root_cause(error, stream, number, is_launched)
                 raise
             finally:
@@ -137,7 +137,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             raise
 
     def _finish(self, thread: int, number: int, left: Any, args: Any, kwargs: Any) -> Any:
-        """Ends a call that native code has begun, which clears up after whatever this raises.
+        """Ends a call that native code has begun. If this raises, native code cleans up.
 
         `left`: what the program has returned, as `Stream.call` returns it, or the exception that its call has raised.
         """
@@ -176,10 +176,10 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         if number >= 0 and not is_launched:
             stream.note_ended(number)
         if isinstance(error, Exception) and number >= 0:
-            # JAX may have waited for the program, and says only that it failed.
+            # JAX may have waited for the program, and reports only that it failed.
             _raise_what_ended(stream, number)
             if isinstance(error, jax.errors.JaxRuntimeError):
-                runtime.drain.wait(lambda: number not in stream.calls)  # until its other effects are done
+                runtime.drain.wait(lambda: number not in stream.calls)  # until the other effects are visible
             if (failure := failure_in([error], self._name)) is not None:
                 raise failure from None
             _count_without_token(error)
@@ -193,7 +193,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
     def _plain_for_nested(self) -> Any:
         """The program for a call inside of a callback."""
-        beside = runtime.streams.is_first_call_under_way()  # that call may wait for the function that calls us
+        beside = runtime.streams.is_first_call_under_way()  # that call may wait for this function
         return call_beside_fast_paths(self._plain) if beside else self._plain
 
     def _call_plain_first(self, stream: Stream, number: int, args: Any, kwargs: Any) -> Any:
@@ -209,8 +209,8 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
 
 def _lower_attention() -> None:
-    """From now on native code makes calls, until something comes up; not if there is what each call has to look at."""
-    since = native.attention()  # first: see `QuickCalls`
+    """Lets native code make calls until the next event, unless there is a state that every call must check."""
+    since = native.attention()  # before the check: see `QuickCalls`
     if not (runtime.failures.programs or log_capacity_needed or len(runtime.streams.orders) > 1 or config.sync):
         native.lower_attention(since)
 
@@ -221,7 +221,7 @@ def _clear_up(error: BaseException) -> None:
         leave_traces()
         if config.sync and isinstance(error, Exception) and not runtime.streams.for_plain().dispatching:
             runtime.waiting.for_thread()
-    finally:  # once more: another interrupt may have ended the first
+    finally:  # once more: an interrupt may have ended the first call
         leave_traces()
     hide_frames(error)
 
@@ -232,13 +232,13 @@ native.configure_quick_calls(WRONG_PROGRAM_KIND, _clear_up, STATE_OF_CALLS, jax_
 def _explicit_token_or_raise(error: Exception, token: Any) -> Any:
     """The runtime token in another form, if the error is about the token; else raises the error."""
     if isinstance(error, RuntimeError) and _GUARDED in str(error):
-        # The user guards against transfers, and the runtime token is one. It is ours, and so is allowed.
+        # The user's transfer guard is not for our runtime token.
         with jax.transfer_guard_host_to_device("allow"):
             return jax.device_put(token)
-    # The token lies on another device than the program runs on, and may not be copied from there.
+    # The token is on another device than the program, and cannot be copied from there.
     if isinstance(error, RuntimeError) and _GUARDED_BETWEEN in str(error):
         return token
-    # Arguments on devices that do not belong together: the error must name these, not the token.
+    # The arguments' own devices are incompatible: the error must name these, not the token.
     if isinstance(error, ValueError) and TOKEN_NAME in str(error):
         return token
     raise error
@@ -289,8 +289,8 @@ def _raise_earlier(stream: Stream, name: str) -> None:
 
 
 def _domains_ahead(stream: Stream) -> set[int]:
-    """The order domains in which programs of a stream that are not over call handlers of the user's, if XLA may run
-    the next program beside these."""
+    """The order domains of user handlers in a stream's running programs, if XLA may run the next program concurrently
+    with these."""
     running = [each for each in [*stream.running.values()] if each[0].domains_of_handlers]
     return {
         domain for traits, token in running if _may_be_overtaken(stream, token) for domain in traits.domains_of_handlers
@@ -298,8 +298,9 @@ def _domains_ahead(stream: Stream) -> set[int]:
 
 
 def _may_be_overtaken(stream: Stream, output_token: Any) -> bool:
-    """True if a program is not over, and the next one of its stream may begin meanwhile. On one device of a CPU, XLA
-    begins a program when the one before is over that the same thread has called. On two devices it does not wait."""
+    """True if a program is not over, and the next one of its stream may begin meanwhile. With one CPU device, XLA
+    begins a program when the calling thread's previous one is over (`GetLastEnqueueEvent` in
+    xla/pjrt/cpu/cpu_client.cc); with several it does not wait."""
     if output_token.is_deleted() or output_token.is_ready():
         return False
     device = next(iter(output_token.sharding.device_set))
@@ -310,8 +311,8 @@ def _may_be_overtaken(stream: Stream, output_token: Any) -> bool:
 
 
 def _wait_for_handlers(stream: Stream, domains: Collection[int], name: str) -> None:
-    """Before a program that calls handlers of the user's in these order domains: waits for those before it that do.
-    Raises the failure of one of them."""
+    """Waits for earlier programs with user handlers in these order domains, before a program that has such handlers,
+    too. Raises the failure of one of them."""
     if _domains_ahead(stream).isdisjoint(domains):
         return
     while not runtime.drain.wait(lambda: _domains_ahead(stream).isdisjoint(domains), _LOOK):
@@ -322,19 +323,19 @@ def _wait_for_handlers(stream: Stream, domains: Collection[int], name: str) -> N
 def _wait_for_answers(stream: Stream, number: int, awaited: tuple[ProgramTraits, Any], name: str) -> None:
     """Waits until a program has got its answers. Its records without results may still be to come."""
     traits, output_token = awaited
-    # The drain tells when epochs end. A program may be over long before, if its last effects take their time.
+    # The drain reports the end of epochs. A program may be over long before, if its last effects are slow.
     wait = runtime.drain.wait
     while traits.awaits_results and not wait(lambda: number not in stream.calls or output_token.is_ready(), _LOOK):
         pass
     if (traits.has_custom_calls or output_token.is_ready()) and (said := failures_of(output_token)):
         _raise_what_ended(stream, number)
         if (failure := failure_in(said, name)) is not None:
-            runtime.drain.wait(lambda: number not in stream.calls)  # until its other effects are done
+            runtime.drain.wait(lambda: number not in stream.calls)  # until the other effects are visible
             raise failure
 
 
 _LOOK = 0.005
-"""Seconds after which a call looks whether its program is over."""
+"""The interval in seconds at which a waiting call polls its program."""
 
 
 def _raise_what_ended(stream: Stream, number: int) -> None:

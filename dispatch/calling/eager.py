@@ -1,4 +1,4 @@
-"""Effects outside of any program: each is an epoch of its own, which ends after those of programs still running."""
+"""Effects outside of any program: each is an epoch, which ends after those of programs still running."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ EAGER = native.Caller("an eager call")
 
 @effect_p.def_impl
 def _effect_impl(*given: Any, site: Site) -> list[Any]:
-    with jax.transfer_guard("allow"):  # the guard is for the user's transfers; this one is ours
+    with jax.transfer_guard("allow"):  # the user's guard is not for our transfer
         operands, site = site.without_idle_mask(given)
         if site.per_shard and any(isinstance(x, jax.Array) and len(x.sharding.device_set) > 1 for x in operands):
             return list(_program_of(site)(*operands))
-        # JAX may bring a Python number where it has none of its own: differentiating one, say.
+        # JAX may pass a Python number, for example when it differentiates one.
         values = [np.asarray(x, operand.stored) for x, operand in zip(operands, site.operands, strict=True)]
         return _publish(site, _device_of(operands), values)
 
@@ -47,7 +47,7 @@ def _publish(site: Site, device: int, values: list[Any]) -> list[Any]:
     runtime.waiting.drain_former_order()
     runtime.sites.announce(site)
     if site.results is not None and runtime.streams.current().dispatching:
-        # While a function is traced, its program's epoch is open and comes first, so the trace would wait for itself.
+        # While a function is traced, its program's epoch is already open, and earlier: the trace would wait for itself.
         with runtime.streams.nested_here() as stream:
             return _publish_in(stream, site, device, values)
     return _publish_in(runtime.streams.current(), site, device, values)

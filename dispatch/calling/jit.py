@@ -59,7 +59,7 @@ def jit(*fun: Any, **options: Any) -> Any:
         doubling 3
     """
     if len(fun) != 1:
-        _jax.jit(*fun, **options)  # which says what is wrong with these, if anything
+        _jax.jit(*fun, **options)  # raises JAX's error for wrong options
         return functools.partial(jit, **options)
     if (taken := with_program_of_ours(fun[0], options, jit)) is not None:
         return taken
@@ -76,10 +76,10 @@ class JitFunction(Dispatcher[P, R]):
         functools.update_wrapper(self, fun)
         self._fun, self._options = fun, options
         name = getattr(fun, "__qualname__", None) or getattr(fun, "__name__", None) or type(fun).__name__
-        if callable(fun) and not isinstance(fun, staticmethod):  # others JAX refuses
-            weakref.ref(fun)  # programs do not keep it alive. JAX raises this too, and crashes the second time
+        if callable(fun) and not isinstance(fun, staticmethod):  # JAX refuses others
+            weakref.ref(fun)  # raises; `jax.jit` would, too, and crash the next time (JAX 0.10.2, 0.12)
         programs = programs_of(fun, options)
-        for name_ in ("__name__", "__qualname__"):  # which JAX gives partial functions and objects, too
+        for name_ in ("__name__", "__qualname__"):  # JAX names partial functions and objects, too
             setattr(self, name_, getattr(programs.traced, name_))
         self.__doc__ = getattr(fun, "__doc__", None) or ""
         super().__init__(name, programs.traced, programs.threaded, programs.traits, programs.plain)
@@ -94,7 +94,7 @@ class JitFunction(Dispatcher[P, R]):
     def __repr__(self) -> str:
         try:
             return f"<PjitFunction of {vars(self)['__wrapped__']!r}>"
-        except Exception:  # of the user's function, which may also have been taken away
+        except Exception:  # the user's function may raise, or have been deleted
             return "<PjitFunction>"
 
     @property
@@ -110,7 +110,7 @@ class JitFunction(Dispatcher[P, R]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> JitFunction[P, R]:
         _, _, users = self.__reduce__()
-        copied = JitFunction(copy.deepcopy(self._fun, memo), self._options)  # devices among the options are one
+        copied = JitFunction(copy.deepcopy(self._fun, memo), self._options)  # a copied device is the device itself
         vars(copied).update(copy.deepcopy(users, memo))
         return copied
 
@@ -171,14 +171,13 @@ class JitCall(NamedTuple):
 _OURS = frozenset(
     f"_{name}" for name in ("caller", "fast_path", "fun", "name", "options", "plain", "plain_caller", "threaded")
 ) | {"_traits_of", "_without_tokens"}
-"""The attributes that a jitted function has for itself. The others are those of the user's function, and what the user
-has set."""
+"""The own attributes of a jitted function. The others are those of the user's function, and what the user has set."""
 
 
-# Compiled programs. They are JAX's own objects, around an executable of ours.
+# Compiled programs: JAX's own objects around an executable of ours.
 #
-# JAX describes and calls a compiled function by its executable. An `Executable` is that of the user's function: it
-# supplies the runtime token.
+# JAX describes and calls a compiled function through its executable. An `Executable` acts as that of the user's
+# function, and supplies the runtime token.
 
 MSG_SERIALIZE_EXECUTABLE = (
     "`jax.experimental.serialize_executable` was given `{program}`, which `fx.jit` compiled. Such a program takes and "
@@ -196,7 +195,7 @@ class Executable:
         self._threaded: Any = compiled._executable
         self._traits = traits
         self._function_name = name
-        self._token = len(compiled._params.const_args)  # which argument it is: constants come ahead of it
+        self._token = len(compiled._params.const_args)  # the token's argument number: constants come before it
 
     def create_cpp_call(self, params: Any) -> Dispatcher[..., Any]:
         """The function that JAX calls with the user's arguments."""
@@ -241,7 +240,7 @@ class _Call(Dispatcher[..., Any]):
         except TypeError:
             if jax.tree.structure((args, kwargs)) == self._params.in_tree:
                 raise
-        return self._call_elsewhere(*args, **kwargs)  # JAX says what differs, and does not count the token
+        return self._call_elsewhere(*args, **kwargs)  # JAX's error, without the token
 
     def _call_elsewhere(self, /, *args: Any, **kwargs: Any) -> Any:
         """In a trace, or without jit: JAX refuses tracers, and else calls `call`."""
@@ -253,11 +252,11 @@ class _Call(Dispatcher[..., Any]):
             return jax.tree.leaves(self(*args, **kwargs))
 
 
-# Stages of compilation: what `trace`, `lower` and `compile` of a jitted function return.
+# The stages of compilation: the results of `trace`, `lower` and `compile` of a jitted function.
 
 MSG_JAX_EXPORT = (
-    "`jax.export` was given `{program}`, which `fx.jit` compiled. It knows nothing of the tokens that such a function "
-    "takes and returns. Write `fx.export` in place of `jax.export.export`."
+    "`jax.export` was given `{program}`, which `fx.jit` compiled. Such a function takes and returns tokens, of which "
+    "`jax.export` knows nothing. Write `fx.export` in place of `jax.export.export`."
 )
 
 
@@ -280,7 +279,7 @@ class Traced(_Stage):
         self._arguments = args, kwargs
 
     def lower(self, **options: Any) -> Lowered:
-        if "_private_parameters" in options:  # of `jax.export`, which would take the tokens for arguments
+        if "_private_parameters" in options:  # `jax.export` would take the tokens for arguments
             if not summarize(self._stage.jaxpr).effects:
                 return self._stage.lower(**options)
             raise NotImplementedError(MSG_JAX_EXPORT.format(program=self._function._name))

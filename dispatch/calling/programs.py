@@ -90,8 +90,8 @@ def signature_of(fun: Callable[..., Any]) -> inspect.Signature | None:
 class _OneSharding:
     """The jitted function where one sharding is given for all arguments, however many a call has.
 
-    `jax.jit` takes it as a prefix of the arguments. With a token ahead there is no such prefix, so that each number of
-    arguments has a jitted function of its own.
+    `jax.jit` takes it as a prefix of the arguments. The token before them is no such prefix, so there is a jitted
+    function for each number of arguments.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class _OneSharding:
 
 # The threaded function: the user's, with a runtime token ahead of its arguments and output tokens behind its results.
 #
-# It is traced as `jax.jit` would trace it, and its jaxpr is threaded with tokens. What comes out is an ordinary
-# function, without effects that JAX knows of, so it takes JAX's fast dispatch path.
+# It is traced as `jax.jit` would trace it, and tokens are threaded through its jaxpr. The result is an ordinary
+# function in which JAX sees no effects, so it takes JAX's fast dispatch path.
 
 RUNTIME_TOKEN = jax.ShapeDtypeStruct((TOKEN_LENGTH,), np.uint32)
 
@@ -169,7 +169,7 @@ def make_threaded(traceable: Any, jitted: Any) -> Any:
     def threaded(token: Any, /, *args: Any, **kwargs: Any) -> Any:
         by_hand = not isinstance(token, _jax.Tracer)
         runtime.streams.begin_trace(by_hand)
-        if by_hand:  # JAX does that to find where a NaN came from: effects happen as they do without jit
+        if by_hand:  # JAX does this to locate a NaN: effects happen as without jit
             return traceable.find_fun()(*args, **kwargs), {}
         traced = trace(jitted, args, kwargs)
         return run_traced(traced, args, kwargs, lambda jaxpr, flat: run_threaded(jaxpr, token, flat))
@@ -216,8 +216,8 @@ def run_threaded(jaxpr: Any, token: Any, args: Sequence[Any]) -> tuple[list[Any]
     """Evaluates a whole program with tokens that begin at the runtime token."""
     summary = summarize(jaxpr)
     keys = token_keys(summary.effects)
-    _jax.need_devices([record_p, records_p, close_p])  # each process counts its own
-    # Domains differ in the lowest bits of the stream.
+    _jax.need_devices([record_p, records_p, close_p])  # each process counts its own effects
+    # Domains are the lowest bits of the stream number.
     tokens = {key: token + np.array([i, 0, 0, 0], np.uint32) if (i := domain_number(key)) else token for key in keys}
     closes = bool(keys) and last_record_closes(jaxpr)
     tokens, outs = thread_tokens(jaxpr, tokens, args, BoundaryMarkers(closes=closes), once=True)
@@ -249,18 +249,18 @@ def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
         threaded.__signature__ = signature.replace(parameters=[token, *signature.parameters.values()])
 
 
-# Functions that a library has compiled, with `eqx.filter_jit`, `nnx.jit` and their siblings.
+# Functions compiled by a library: `eqx.filter_jit`, `nnx.jit` and the like.
 #
-# Such a function sorts its arguments, calls what `jax.jit` returned, and makes of that what the user gets. All of it
-# stays the library's: only what is called in between becomes a program of ours.
+# Such a function sorts its arguments, calls the result of `jax.jit`, and converts the outputs. Only the middle part
+# becomes a program of ours.
 
 MSG_OPTIONS = (
-    "`fx.jit` was given {fun}, which has been compiled already, and the options {names}. What a library has "
-    "compiled keeps the options that it has. Give them there, or pass the function itself."
+    "`fx.jit` was given {fun}, which has been compiled already, and the options {names}. A compiled function keeps its "
+    "own options. Give them there, or pass the function itself."
 )
 
 _PROGRAMS = {"equinox": "_cached", "flax": "jitted_fn"}
-"""By library: the attribute of what it has compiled that `jax.jit` returned."""
+"""By library: the attribute of its compiled functions that holds the result of `jax.jit`."""
 
 
 def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -270,18 +270,18 @@ def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., A
     known = _jax.options_of_jit(program)
     is_ours = program is not fun and isinstance(program, native.QuickCalls)  # `jax.jit` was ours: `fx.install`
     if not is_ours and (known is None or (program is fun and (options or not known[1]))):
-        return None  # what `jax.jit` has compiled is called as it is: with options of the outer jit, as JAX does
+        return None  # a `jax.jit` function is called unchanged, with the outer jit's options, as JAX does
     if options:
         raise TypeError(MSG_OPTIONS.format(fun=fun, names=", ".join(f"`{name}`" for name in options)))
     if known is None:
         return fun
     inner, options = known
     if program is fun:
-        # Partition specs are of a mesh that `pjit` finds in the context of its call.
+        # `pjit` finds the mesh of partition specs in the context of its call.
         of_context = any(isinstance(x, jax.P) for x in jax.tree.leaves(options))
         return None if of_context else jit(inner, **options)
     made = copy.copy(fun)
-    if getattr(inner, "ctxtag", None) is fun:  # by which nnx knows the calls of one function
+    if getattr(inner, "ctxtag", None) is fun:  # nnx's identity of a function's calls
         inner = copy.copy(inner)
         inner.ctxtag = made
     object.__setattr__(made, name, jit(inner, **options))
@@ -299,11 +299,11 @@ def programs_of(fun: Callable[..., Any], options: dict[str, Any]) -> Programs:
     programs.
     """
     if type(fun).__eq__ is not object.__eq__:
-        return Programs(lambda: fun, fun, options)  # two that are equal need not be one
+        return Programs(lambda: fun, fun, options)  # equal ones need not be identical
     try:
         key = frozenset(options.items())
         known = _known.setdefault(fun, {})
-    except TypeError:  # a function that cannot be referred to weakly, or options that cannot be compared
+    except TypeError:  # no weak reference to the function, or options that cannot be compared
         return Programs(lambda: fun, fun, options)
     if key not in known:
         known[key] = Programs(weakref.ref(fun), fun, options)
@@ -325,7 +325,7 @@ class Programs:
 
     def __init__(self, find_fun: Callable[[], Any], fun: Callable[..., Any], options: dict[str, Any]):
         """`find_fun`: finds `fun`, which is not kept alive."""
-        _jax.jit(fun, **options)  # which says what is wrong with these, if anything
+        _jax.jit(fun, **options)  # raises JAX's error for wrong options
         traceable = Traceable(find_fun, fun)
         self.traced: Any = _jax.jit(traceable, **options)
         threaded = make_threaded(traceable, self.traced)
@@ -374,10 +374,10 @@ class Traceable:
             self.__signature__ = signature
 
     @property
-    def __wrapped__(self) -> Any:  # by which JAX says where the function stands
+    def __wrapped__(self) -> Any:  # for JAX's source lines
         return _without_partial(self.find_fun())
 
-    def __repr__(self) -> str:  # by which JAX's messages call the function
+    def __repr__(self) -> str:  # the function's name in JAX's messages
         return repr(self.find_fun())
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:

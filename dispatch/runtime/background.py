@@ -1,9 +1,9 @@
-"""Work in threads of its own, which no interrupt reaches.
+"""Work in separate threads, which no interrupt reaches.
 
-Python runs the handlers of signals in the main thread, between any two steps of its code. One that raises, as Ctrl-C
-does, leaves what the thread was at half done: a lock that it has just taken is never given back, and what it has just
-taken out of a table is lost. What must be done whole is therefore done by native code, or here. That includes starting
-a `threading.Thread`, which waits for the thread to begin.
+Python runs the handlers of signals in the main thread, between any two steps of its code. One that raises, as for
+Ctrl-C, leaves the thread's present operation half done: a lock that was just taken is never released, and an entry that
+was just taken out of a table is lost. What must be done whole is therefore done by native code, or here. That includes
+starting a `threading.Thread`, which waits for the thread to begin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class Background:
-    """Work for a thread of its own. The thread that wants it done may be interrupted anywhere."""
+    """Work for a separate thread. The thread that wants it done may be interrupted anywhere."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.result: Any = None
@@ -53,9 +53,9 @@ class Background:
             self._unfinished.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits for the work to end, at most so many seconds. Returns whether it has ended."""
+        """Waits for the work to end, for `timeout` seconds at most. Returns True if it has ended."""
         if not self.has_ended and self._unfinished.acquire(timeout=-1 if timeout is None else timeout):
-            self._unfinished.release()  # a signal's handler may wait for it too
+            self._unfinished.release()  # a signal handler may wait for it too
         return self.has_ended
 
 
@@ -94,7 +94,7 @@ def finish_interrupted() -> None:
 
 
 def _forget(background: Background) -> None:
-    if background in _left:  # a signal's handler may have waited for it and forgotten it
+    if background in _left:  # a signal handler may have waited for it and removed it
         _left.remove(background)
 
 
@@ -104,7 +104,7 @@ class Workers:
     def __init__(self, name: str) -> None:
         self._name = name
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._idle = 0  # threads that wait, or are about to
+        self._idle = 0  # threads that wait, or are about to wait
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Functions of the user's that run beside the programs that started them, as the drain sees them."""
+"""The drain's view of user functions that run beside the programs that started them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class FunctionBeside(Protocol):
 
     name: str
     where: Where
-    caller: int  # the number of the thread whose program has started it
-    thread: int | None  # the identity of its thread while it runs
+    caller: int  # the number of the thread whose program has started the function
+    thread: int | None  # the identity of the function's thread while it runs
 
 
 class Beside:

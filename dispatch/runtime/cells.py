@@ -1,6 +1,6 @@
-"""Cells of IPython, and so of notebooks: a cell ends when its effects are visible, and what they fail with is its own.
+"""Cells of IPython, and so of notebooks: a cell ends when its effects are visible, and shows their failures.
 
-A notebook that is executed by a program has in a cell what is written before the cell ends.
+A notebook that is executed by a program keeps only output from before the end of the cell.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from effects.lowering.native_module import native
 
 def follow_cells() -> None:
     """Has each cell from the present one on end with a barrier, where IPython runs. There, and in tests with our
-    plugin, what is raised after a call has returned shows the line of that call."""
+    plugin, an error that is raised after a call has returned shows the line of that call."""
     if (shell := ipython_shell()) is not None:
         cells = _Cells(shell)
         if sys.displayhook is shell.display_trap.hook:
@@ -33,13 +33,13 @@ class _Cells:
         self._display, self._show_error = shell.display_trap.hook, shell.showtraceback
 
     def display(self, value: Any) -> None:
-        """Shows the value of an expression, below what the cell's programs print; not if they have failed."""
+        """Shows the value of an expression, below the lines of the cell's programs; not if they have failed."""
         runtime.waiting.for_thread()
         if not runtime.failures.names(runtime.streams.for_plain().thread):
             self._display(value)
 
     def show_error(self, *args: Any, **kwargs: Any) -> None:
-        """Shows an exception, below what the cell's programs print; at once if it is an interrupt."""
+        """Shows an exception, below the lines of the cell's programs; at once if it is an interrupt."""
         if not isinstance(sys.exception(), KeyboardInterrupt):
             runtime.waiting.for_thread()
         self._show_error(*args, **kwargs)
@@ -51,7 +51,7 @@ class _Cells:
             return
         try:
             effects_barrier()
-        except BaseException as error:  # an interrupt, too, is the cell's
+        except BaseException as error:  # the cell keeps an interrupt, too
             for failure in (error, *getattr(error, "exceptions", ())):
                 failure.__traceback__ = self._lines_of_cell(failure.__traceback__)
             self._shell.showtraceback((type(error), error, error.__traceback__), tb_offset=0)

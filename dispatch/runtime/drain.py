@@ -1,9 +1,9 @@
 """The drain: host threads that take what devices published, in order, and replay it.
 
 Native code restores the order and formats what it can, without Python's lock. One thread leads: it takes batches and
-replays them. While it runs functions of the user's it offers the lead to a thread that stands by, so that a function
-may wait for effects, its own or those of others. The ordered functions of one thread's programs never run at the
-same time; those of several threads' may, as the threads themselves do, and those without order beside any other.
+replays them. While it runs user functions, it offers the lead to a standby thread, so that a function may wait for
+effects, its own or others'. The ordered functions of one thread's programs never run at the same time; those of several
+threads' may, as the threads themselves do, and those without order beside any other.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ MSG_PROCESS_ENDS = (
     "A callback did not run. The process ends, and no effects are replayed any more. Call `fx.effects_barrier()` first."
 )
 MSG_OUTPUT_WAITS = (
-    "An output waits for effects while text is written to it, and keeps the drain from showing these: a deadlock. It "
-    "may wait if it was `sys.stdout` when the program was called whose text is written, and its class has a `write` of "
-    "its own. Give it one, set `sys.stdout` before the call, or do not wait."
+    "An output waits for effects while text is written to it, and keeps the drain from showing these: a deadlock. The "
+    "`write` of an output may wait if its class defines it, and the output was `sys.stdout` when the program was "
+    "called. Define `write` in its class, set `sys.stdout` before the call, or do not wait."
 )
 
 _PATIENCE = 0.005
@@ -86,28 +86,28 @@ class Drain:
         self._sites = sites
         self._failure_poll = failure_poll
         streams.is_named = lambda thread: failures.names(thread) or self.has_functions_of(thread)
-        self.beside: Beside = Beside()  # as `run_beside` says
+        self.beside: Beside = Beside()  # see `run_beside`
         self.runs: Runs = {}
         # By the identity of a drain thread: the function that it runs, as a `Running` begins.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, float]] = {}
-        self._nested: dict[int, Stream] = {}  # by the same: what the functions that it runs dispatch
+        self._nested: dict[int, Stream] = {}  # also by identity: the programs that its functions dispatch
         host = DirectCallsHost(
             *(streams, failures, observers, sites, self.runs, self.running),
             *(lambda: self.ended or self._start_thread(), self._look),
         )
         self._direct = native.DirectCalls(host, _PATIENCE)
-        self.ended: bool = False  # the process is about to end, and nothing runs in the background any more
-        self.asks_person: bool = False  # as `asking_person` says
+        self.ended: bool = False  # the process is ending: nothing runs in the background any more
+        self.asks_person: bool = False  # see `asking_person`
         self._notes_functions = False
-        self.discards: bool = False  # the end of the process leaves out what comes
-        self.has_discarded: bool = False  # and something has come
+        self.discards: bool = False  # at the end of the process later records are left out
+        self.has_discarded: bool = False  # true if some have been left out
         self._batches = 0  # the leader's
-        self._writes = 0  # the leader's identity while it writes text and does not offer the lead
+        self._writes = 0  # the leader's identity while it writes text without offering the lead
         self.idle_code: Collection[CodeType] = {Drain._run.__code__, Drain._step.__code__}
         self.supervisor: Supervisor = Supervisor(streams, failures, self)
-        self._threads: list[threading.Thread] = []  # those that were started, and may have ended
+        self._threads: list[threading.Thread] = []  # started threads, ended ones included
         self._start_lock = threading.Lock()
-        self.before_start: Callable[[], None] = lambda: None  # what is called before the first thread starts
+        self.before_start: Callable[[], None] = lambda: None  # functions to call before the first thread starts
 
     def note_functions(self, on: bool) -> None:
         """Notes in the run file that is open when functions begin and end, or stops that."""
@@ -161,7 +161,7 @@ class Drain:
         return bool(self._threads)
 
     def start(self) -> None:
-        """Starts a thread that leads and one that stands by, if none runs yet."""
+        """Starts a leader and a standby thread, if none runs yet."""
         if not self._threads and not self.ended:
             uninterrupted(self._start_threads)
 
@@ -171,7 +171,7 @@ class Drain:
                 self.before_start()
                 if self._start_thread():
                     self._start_thread()
-                    with contextlib.suppress(RuntimeError):  # there may be no more threads
+                    with contextlib.suppress(RuntimeError):  # the system's limit of threads
                         self.supervisor.start()
                 else:
                     self.ended = True
@@ -187,10 +187,10 @@ class Drain:
         return True
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Ends the threads. Returns whether they have ended in time."""
+        """Ends the threads. Returns True if they have ended in time."""
         native.stop()
         deadline = None if timeout is None else monotonic() + timeout
-        while threads := [thread for thread in self._threads if thread.is_alive()]:  # one may start another
+        while threads := [thread for thread in self._threads if thread.is_alive()]:  # a thread may start another
             if deadline is not None and deadline <= monotonic():
                 return False
             threads[0].join(None if deadline is None else max(0.0, deadline - monotonic()))
@@ -203,7 +203,7 @@ class Drain:
         """Replays nothing from now on. Waits a moment for functions that run."""
         self.discards = True
         self._direct.close()
-        for _ in range(2):  # the second time, functions that do not return keep nothing back
+        for _ in range(2):  # the second time, functions that do not return are ignored
             native.fail_replies(MSG_PROCESS_ENDS)
             self.wait(lambda: not any(stream.calls for stream in self._streams.all()), patience)
             for key, (run, number, *_) in [*self.runs.items()]:
@@ -235,7 +235,8 @@ class Drain:
 
     def _waiting_for(self, nested: Stream) -> WaitForNested:
         def wait_for_nested(key: ProgramKey) -> None:
-            # A thread does not wait for itself: an output that was refused to wait has left a program in its stream.
+            # A thread must not wait for itself: an output that was refused a wait has left a program in the thread's
+            # stream.
             if (nested.calls or self._failures.programs) and key[0] != nested.thread:
                 self.wait_for_nested(nested, key)
 
@@ -257,16 +258,16 @@ class Drain:
     def _step(self, wait_for_nested: WaitForNested, nested: dict[int, Any]) -> tuple[bool, bool, bool]:
         """Replays a batch. Returns whether this thread still leads, whether there was anything in the batch, and
         whether the drain is to end. `nested`: the open calls of what this thread's functions dispatch."""
-        batch: Any = self._direct.next_batch(wait_for_nested, nested)  # no `Batch` of `Item`s: to name them takes time
+        batch: Any = self._direct.next_batch(wait_for_nested, nested)  # plain tuples: `Batch` and `Item` take time
         if batch is None:
             return False, True, False
         items, finished, settled, forgotten, run, domain, number, stopped = batch
-        # Looked up now: another thread may lead before all is replayed, and end these epochs.
+        # Looked up now: another thread may lead, and end these epochs, before all is replayed.
         calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
         at, leads = 0, True
         if items and items[0][_KIND] == ItemKind.TEXT:
             at = self._show_texts(items, calls)
-        if native.has_host_failures():  # ahead of the ends of their programs
+        if native.has_host_failures():  # before the ends of their programs
             self._failures.take_from_host_functions()
         if run is not None:
             self.runs[id(items)] = run, number, items, self._keys_of(items, calls, at, domain)
@@ -339,8 +340,8 @@ class Drain:
         wait_for_nested: WaitForNested,
     ) -> bool:
         """Replays the items from `first` on, records of one thread's programs and one order domain, which may run
-        functions of the user's. Returns whether we still lead."""
-        if native.offer() == 0 and not self.ended:  # a thread that is there when the interpreter ends brings it down
+        functions of the user's. Returns True if this thread still leads."""
+        if native.offer() == 0 and not self.ended:  # a live thread crashes the interpreter's finalization
             self._start_thread()
         answer = None
         for at in range(first, len(items)):
@@ -351,11 +352,11 @@ class Drain:
                 else:
                     self._show(Item._make(item), *calls[at])
                     wait_for_nested((item[_THREAD], item[_EPOCH]))
-            except BaseException as error:  # ours: the others go on all the same
+            except BaseException as error:  # an error of ours: other threads continue
                 self._failures.add((item[_THREAD], item[_EPOCH]), error)
                 if item[_REPLY]:
                     answer = item[_REPLY], error, False
-            items[at] = item = None  # the arguments of a function live no longer than its run
+            items[at] = item = None  # a function's arguments must not outlive its run
             if self._failures.frames:
                 self._failures.clear_frames()
         suspended = self.runs.pop(id(items), None) is not None
@@ -363,13 +364,13 @@ class Drain:
             self._end_epochs(finished)
         else:
             native.advance(0)
-        if suspended:  # last: once the domain is resumed its next epochs may end
+        if suspended:  # last: once the domain is resumed, its next epochs may end
             native.resume(run, number)
         if answer is not None:
             reply, result, by_device = answer
             if by_device:
-                native.set_offer_urgent()  # the device may go on to where it waits for others, whose records come later
-            answer_with(reply, result)  # the program that waits may go on in this thread, as long as it likes
+                native.set_offer_urgent()  # the device may continue to a wait for others, whose records come later
+            answer_with(reply, result)  # the waiting program may continue in this thread, for any time
         return native.reclaim()
 
     def _show(self, item: Item, call: Any, site: Site | None) -> None:
@@ -406,7 +407,7 @@ class Drain:
             if self.discards:
                 self.has_discarded = True
                 return (asked, MSG_PROCESS_ENDS, False) if asked else None
-            part = parts.pop()  # it lives no longer than its run
+            part = parts.pop()  # it must not outlive its run
             if len(part) == _BETWEEN:
                 data, count = part
                 replay.records(Records(data, count, find))
@@ -414,7 +415,7 @@ class Drain:
             site_id, token, device, reply, several, payload, time = part
             site = find(site_id)
             content = site.content
-            if not isinstance(content, HostCall) and isinstance(content, Composite):  # the former costs next to nothing
+            if not isinstance(content, HostCall) and isinstance(content, Composite):  # the first test is cheap
                 if (warning := content.warning(site, payload)) is not None:
                     replay.warn(warning[0])
                     if call is not None:
@@ -423,7 +424,7 @@ class Drain:
                 parts.extend(reversed([*parts_of(content.parts(site, payload), token, device, time)]))
                 continue
             stopped = (failures.unended or failures.abandoned) and replay.stopped
-            if stopped and site.mask is not None:  # else a branch that no lane takes would end the program
+            if stopped and site.mask is not None:  # otherwise a branch that no lane takes would end the program
                 stopped = any(True for _ in site.resolve_sizes(payload).lanes_of(payload))
             if stopped or (failed and reply != 0):
                 native.note_cancelled()
@@ -439,7 +440,7 @@ class Drain:
             result = replay.function(site, token, device, payload, time, reply != 0)
             if self._notes_functions:
                 native.note(Kind.DONE, token, site_id, device)
-            self.running.pop(me, None)  # it is gone if the function waited after the threads had ended
+            self.running.pop(me, None)  # absent if the function waited after the threads had ended
             if reply:
                 answer = reply, result, several and in_region(token[PHASE])
         return answer

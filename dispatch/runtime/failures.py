@@ -41,7 +41,7 @@ _numbers = itertools.count()
 
 
 def log_failure(failure: BaseException) -> None:
-    """Logs what an effect failed with at the user's line, with its cause. Raises nothing.
+    """Logs the failure of an effect at the user's line, with its cause. Raises nothing.
 
     The record has the attributes of `EffectError`, as far as they are known.
     """
@@ -56,7 +56,7 @@ def log_failure(failure: BaseException) -> None:
                 LOGGER.name, logging.ERROR, file, int(line or 0), str(failure), (), caused, known["function"], known
             )
             LOGGER.handle(made)
-    except BaseException as error:  # a handler's: whoever is given the failure shall know
+    except BaseException as error:  # a handler's error: the caller must see it
         failure.add_note(f"It could not be logged: {errors.shown(error)}.")
 
 
@@ -89,11 +89,10 @@ def first_of_each_line(failures: Iterable[BaseException]) -> list[BaseException]
     return [first for first, *_ in lines.values()]
 
 
-# What a failure keeps alive until a barrier raises it: as little as possible.
+# A failure keeps as little alive as possible until a barrier raises it.
 #
-# A traceback has frames, and these have the operands of the function that raised, and of ours that called it: a frame
-# keeps the one that it was called from. So frames are cleared as soon as they do not run any more. What an exception
-# has in its arguments it keeps.
+# A traceback keeps frames, and frames keep the operands of the function that raised, and their callers' frames. So
+# frames are cleared as soon as they have ended. An exception's arguments stay.
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -109,7 +108,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def clear_frames(error: BaseException) -> list[FrameType]:
-    """Has the frames of its tracebacks forget their variables. Returns the outermost, whose callers may still run."""
+    """Clears the frames of its tracebacks. Returns the outermost, whose callers may still run."""
     tracebacks = [one.__traceback__ for one in chain(error) if one.__traceback__ is not None]
     for each in tracebacks:
         traceback.clear_frames(each)
@@ -117,7 +116,7 @@ def clear_frames(error: BaseException) -> list[FrameType]:
 
 
 def clear_callers(frame: FrameType | None) -> None:
-    """Has a frame and those that called it forget their variables, up to the first that runs."""
+    """Clears a frame and its callers, up to the first that still runs."""
     while frame is not None:
         try:
             frame.clear()
@@ -138,7 +137,7 @@ def traceback_from_user(error: BaseException) -> Any:
     return left
 
 
-# Effects that were recorded and not carried out: how many of which, and where.
+# Effects that were recorded but not carried out: their counts, by kind and line.
 
 
 class LeftOut:
@@ -188,7 +187,7 @@ def shown_list(things: Iterable[Any]) -> str:
     return ", ".join([*shown[:_SHOWN], *more])
 
 
-# What effects of one program raised on the host, and what became of the others.
+# The failures of one program's effects, and the fate of its other effects.
 
 
 @dataclasses.dataclass
@@ -196,22 +195,22 @@ class FailedProgram:
     """A program's failures that no caller has been given yet."""
 
     kept: list[BaseException] = dataclasses.field(default_factory=list)
-    # Of each line in `kept`: how many failures more were only counted, and what the newest of them said.
+    # By line of `kept`: the number of further failures, and the newest one's text.
     lines: dict[SourceLine, tuple[int, str]] = dataclasses.field(default_factory=dict)
-    awaited: BaseException | None = None  # what ended the program; not among `kept`
-    elsewhere: bool = False  # whether that was on another device, which may be one of another process
-    first: BaseException | None = None  # of all of them; it says what became of the effects after it
-    stopped: bool = False  # whether the effects after it are not carried out
+    awaited: BaseException | None = None  # the failure that ended the program; not among `kept`
+    elsewhere: bool = False  # true if that was on another device, perhaps another process's
+    first: BaseException | None = None  # of all failures; its note tells the fate of the effects after it
+    stopped: bool = False  # true if later effects are not carried out
     left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
-    logged: bool = False  # whether its first failure was logged
-    thread: UserThread | None = None  # what stands for the thread that called it, where streams are not one thread's
-    stack: Any = None  # from where it was called, if that is kept
+    logged: bool = False  # true if its first failure was logged
+    thread: UserThread | None = None  # the `UserThread` of its call, if threads share the stream
+    stack: Any = None  # the stack of its call, if stacks are kept
 
     def finish(self, failure: BaseException) -> None:
-        """Has a failure say which effects were left out after it."""
+        """Notes in a failure which effects were left out after it."""
         if failure is not self.first or not self.left_out or not isinstance(failure, errors.EffectError):
             return
-        # A nested program's failure has stopped that of the callback too.
+        # A nested program's failure has also stopped the callback's program.
         failure.not_carried_out = {**Counter(failure.not_carried_out) + self.left_out.by_effect()}
         failure._say(errors.NOTE_LEFT_OUT.format(left_out=self.left_out, were=errors.were(self.left_out.total())))
 
@@ -222,18 +221,18 @@ Owner = tuple[int, UserThread | None]
 ProgramKey = tuple[int, int]
 """A call of a program: the number of the thread that called it, and of its epoch."""
 Taker = tuple[UserThread, bool]
-"""A thread that takes failures, and whether it replays a function meanwhile."""
+"""A thread that takes failures, and True if it replays a function meanwhile."""
 
 _KEPT = 100
 """The most failures of one program that are kept, the first at each line aside. The others are counted: a loop may fail
 in every iteration."""
 
 _KEPT_OF_ALL = 1000
-"""The most failures of all programs that are kept, one of each thread's aside. Programs may fail for as long as a
-thread comes to no barrier."""
+"""The most failures of all programs that are kept, one of each thread's aside. Without a barrier, failing programs
+could add any number."""
 
 _UNRAISED = 1.0
-"""Seconds after which failures are logged that no caller has been given: a program may go on for hours."""
+"""Seconds after which failures are logged that no caller has been given: a program may run for hours."""
 
 
 class HostRunFailed(Exception):
@@ -248,33 +247,33 @@ def _note(key: ProgramKey, failure: BaseException) -> None:
 
 
 class Failures:
-    """The failures of all programs. Each is handed out once. Drain threads add, threads that wait for programs take."""
+    """The failures of all programs. Each is raised once. Drain threads add, threads that wait for programs take."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
         self._lock = threading.Lock()
         self.programs: dict[ProgramKey, FailedProgram] = {}  # by program, in the order of their first failure
-        # Programs that a failure has stopped, or ended, and of which more records may come. They keep their failures
-        # until then, so that what is handed out says all.
+        # Programs that a failure has stopped or ended, and that may still publish. They keep their failures until their
+        # end, so that the report is complete.
         self.unended: set[ProgramKey] = set()
-        # Streams of functions that run for a program which has failed: what they do would have come later in it.
+        # Streams of functions that run for a failed program: their effects would have come after the failure.
         self.abandoned: set[int] = set()
-        # By owner: the number of failures that are kept, and of those that are not.
+        # By owner: the numbers of kept and of only counted failures.
         self._kept: Counter[Owner] = Counter()
         self._more: Counter[Owner] = Counter()
-        # The lines whose failures were logged since a caller was last given any.
+        # The lines whose failures were logged since a caller last got any.
         self._logged: dict[Owner, set[SourceLine]] = {}
-        self._timer: threading.Timer | None = None  # that logs failures, while there are any
-        self.frames: dict[int, list[FrameType]] = {}  # by drain thread, those whose callers may still run
-        self.plain_ended: bool = False  # whether a callback has ended a program that JAX dispatched
+        self._timer: threading.Timer | None = None  # the thread that logs failures, while there are any
+        self.frames: dict[int, list[FrameType]] = {}  # by drain thread: the frames whose callers may still run
+        self.plain_ended: bool = False  # true if a callback has ended a program that JAX dispatched
         self._taking = threading.Lock()  # held while failures of host functions are taken
-        self.raising: list[BaseException] = []  # the main thread's: taken, and not yet raised by what took them
+        self.raising: list[BaseException] = []  # of the main thread: taken, but not yet raised
 
     def __bool__(self) -> bool:
         return bool(self.programs or self.raising)
 
     def add(self, key: ProgramKey, failure: BaseException, *, stops: bool = True, logged: bool = False) -> None:
-        """Keeps a failure after which the program itself goes on.
+        """Keeps a failure that does not end its program.
 
         Args:
             key: The program.
@@ -302,14 +301,14 @@ class Failures:
             self._log_later()
 
     def take_from_host_functions(self) -> None:
-        """Keeps what has failed in host functions of GPUs, whose programs go on. Called ahead of the programs' ends."""
+        """Keeps the failures of GPUs' host functions, whose programs continue. Called ahead of the programs' ends."""
         with self._taking:
             failed = [
                 ((thread, epoch), errors.EffectError(text)) for thread, epoch, text in native.take_host_failures()
             ]
             for key, failure in failed:
                 self.add(key, failure)
-            native.taken_host_failures()  # a thread that comes meanwhile waits for the lock, and finds the failures
+            native.taken_host_failures()  # another thread waits for the lock, and then finds the failures
         for text in native.take_warnings():
             LOGGER.warning(text)
 
@@ -318,7 +317,7 @@ class Failures:
         if self._timer is None:
             self._timer = threading.Timer(_UNRAISED, self._log_unraised)
             self._timer.daemon = True
-            with contextlib.suppress(RuntimeError):  # the interpreter ends, and reports them
+            with contextlib.suppress(RuntimeError):  # the interpreter reports them at its end
                 self._timer.start()
 
     def _log_unraised(self) -> None:
@@ -337,18 +336,17 @@ class Failures:
             log_failure(failure)
 
     def clear_frames(self) -> None:
-        """Has the callers of functions that raised forget their variables, now that these have returned. A drain thread
-        calls it."""
+        """Clears the frames that called raising functions, once these frames have returned. A drain thread calls it."""
         for frame in self.frames.pop(threading.get_ident(), ()):
             clear_callers(frame)
 
     def end_program(self, key: ProgramKey, failure: BaseException, *, elsewhere: bool = False) -> None:
         """Keeps the failure that ends the program. `elsewhere`: another device is the cause, whose own failure comes in
-        its place in the order, or never if it is one of another process. The program's effects go on until then."""
+        its place in the order, or never if it is one of another process. The program's effects continue until then."""
         _note(key, failure)
         with self._lock:
             program = self._of(key)
-            if program.awaited is not None and (elsewhere or not program.elsewhere):  # another device was first
+            if program.awaited is not None and (elsewhere or not program.elsewhere):  # else another device has told it
                 program.kept += [] if elsewhere else [failure]
                 return
             program.awaited, program.elsewhere = failure, elsewhere
@@ -374,11 +372,11 @@ class Failures:
             self.programs[key] = FailedProgram(
                 thread=stream and stream.thread_of(key[1]), stack=stream and stream.stacks.get(key[1])
             )
-        native.raise_attention()  # the next call looks
+        native.raise_attention()  # makes the next call look
         return self.programs[key]
 
     def abandon(self, thread: int) -> None:
-        """Leaves out what is still to come of the stream of a function whose program has failed."""
+        """Leaves out all further effects of the stream of a function whose program has failed."""
         self.abandoned.add(thread)
         native.raise_attention()
 
@@ -411,18 +409,18 @@ class Failures:
                 if program.first in program.kept:
                     program.kept.remove(program.first)
                     self._kept[owner] -= 1
-                elif (more := program.lines.get(line, (0, ""))) and more[0]:  # so many others came before it
+                elif (more := program.lines.get(line, (0, ""))) and more[0]:  # the number of earlier failures
                     program.lines[line] = more[0] - 1, more[1]
                 else:
                     self._more[owner] -= 1
                 program.awaited, program.elsewhere = program.first, False
 
     def has_ended(self, key: ProgramKey) -> bool:
-        """True if a callback has ended this program, and no caller has been given its failure."""
+        """True if a callback has ended this program, and its failure has not been raised."""
         return self.ending_of(key) is not None
 
     def ending_of(self, key: ProgramKey) -> BaseException | None:
-        """The failure by which a callback has ended this program, if no caller has been given it."""
+        """The failure by which a callback has ended this program, if it has not been raised."""
         return program.awaited if (program := self.programs.get(key)) is not None else None
 
     def drop_ended(self, epochs: Iterable[tuple[int, int, int]]) -> None:
@@ -477,7 +475,7 @@ class Failures:
         try:
             raise error
         except BaseException as raised:
-            if raised is error:  # it is under way: an interrupt that comes now has it as its context
+            if raised is error:  # raised by now: it becomes the context of a later interrupt
                 raising.clear()
             raise
 
@@ -540,7 +538,7 @@ class Failures:
                 failure._stack = program.stack
             if failure is program.first or failure is program.awaited:
                 program.finish(failure)
-        for line, failure in {line_of(failure): failure for failure in taken}.items():  # the last of each line
+        for line, failure in {line_of(failure): failure for failure in taken}.items():  # the newest of each line
             more, newest = program.lines.get(line, (0, ""))
             if more and isinstance(failure, errors.EffectError):
                 failure._more = failure._more[0] + more, newest

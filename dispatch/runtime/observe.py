@@ -23,18 +23,18 @@ MSG_HANDLER_CLASS = (
     "`fx.add_handler({name}(...))`."
 )
 MSG_HANDLER_TOKEN = (
-    "`remove_handler` was given {token}, which was not added, or was removed already. A handler is removed once, by "
-    "itself or by what `add_handler` returned for it. Pass one of these."
+    "`remove_handler` was given {token}, which was not added, or was removed already. A handler is removed once. Pass "
+    "the handler itself, or the token that `add_handler` returned for it."
 )
 
 
 def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Record]]:
-    """Collects the records of what the calling thread issues in a `with` block, in the order in which they happen.
+    """Collects the records of the calling thread's effects in a `with` block, in the order in which they happen.
 
-    At the end of the block is a barrier: the list is complete then, and what effects raised is raised. Before, it holds
-    what has happened so far. What is unordered may stand in the list elsewhere than in the output. Captures nest, and
-    each gets all records. Records of programs that `jax.jit` dispatched do not say which thread that was, so every
-    capture that is open gets them.
+    At the end of the block is a barrier: the list is complete then, and what effects raised is raised. Before that, it
+    has the records so far. Unordered records may have other places in the list than in the output. Captures nest, and
+    each gets all records. The calling thread of programs that `jax.jit` dispatched is unknown, so every open capture
+    gets their records.
 
     Args:
         suppress: Whether prints and logs of the block are kept from the output. Handlers and callbacks get theirs.
@@ -52,7 +52,7 @@ def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Re
     before: list[tuple[Capture, ...]] = []
 
     def begin() -> list[Record]:
-        runtime.waiting.for_thread()  # what native code is to show, and what it is to hand over, do not mix
+        runtime.waiting.for_thread()  # records that native code shows and records for Python must not mix
         before.append(captures.get())
         runtime.observers.add(mine)
         captures.set((*before[-1], mine))
@@ -60,7 +60,7 @@ def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Re
 
     def end(failed: bool) -> None:
         if failed:
-            runtime.waiting.for_thread()  # the block's own error is the one to see
+            runtime.waiting.for_thread()  # the block's own error takes precedence
         else:
             effects_barrier()
 
@@ -124,14 +124,15 @@ def add_handler(handler: H, effects: Any = None) -> AddedHandler[H]:
     runtime.waiting.for_thread()
     try:
         runtime.observers.add(added)
-    except BaseException:  # an interrupt: the caller does not get what would remove the handler
+    except BaseException:  # an interrupt: the caller would never get the function that removes the handler
         runtime.observers.remove(added)
         raise
     return added
 
 
 def remove_handler(token: Any) -> None:
-    """Gives no more records to a handler, and closes it. It has got those of all that the calling thread issued before.
+    """Gives no more records to a handler, and closes it. It has then got the records of all earlier effects of the
+    calling thread.
 
     Other threads' programs may be giving it records. Then it is closed when they have: this waits for it, unless it is
     called by a handler or a callback.
@@ -164,4 +165,5 @@ def remove_handler(token: Any) -> None:
 
 
 _LOOK = 0.005
-"""Seconds after which to look again whether a thread still gives a handler records; nothing notifies of that."""
+"""The interval in seconds at which to check that no thread still delivers records to a handler; nothing notifies of
+that."""

@@ -18,8 +18,8 @@ from effects.dispatch.runtime.failures import traceback_from_user
 from effects.lowering.native_module import native
 
 MSG_HANDLER_FAILED = (
-    "The handler `{handler}` raised {error} for {records}. A handler's error is reported once; it gets the records "
-    "after it all the same, as do the other handlers."
+    "The handler `{handler}` raised {error} for {records}. An error of a handler is reported once, and later records "
+    "still reach all handlers. Correct the handler, or call `fx.remove_handler`."
 )
 
 
@@ -40,14 +40,14 @@ class Handler:
 
     def __init__(self, handler: Any, effects: frozenset[str] | None):
         self.handler = handler
-        self.takes_lines: bool = getattr(handler, "takes_lines", False)  # it shows lines in place of the output
+        self.takes_lines: bool = getattr(handler, "takes_lines", False)  # it replaces the output
         self._effects = effects
         self._many: Callable[[Iterable[Record]], Any] | None = getattr(handler, "handle_many", None)
         self._one: Callable[[Record], Any] = handler.handle if hasattr(handler, "handle") else handler
         self._has_failed = False
-        self._users: list[int] = []  # the drain threads that give it records; they add and remove themselves
+        self._users: list[int] = []  # the drain threads that deliver to it; they add and remove themselves
         self._is_removed = False
-        self._to_close = [True]  # the thread that takes this out closes the handler
+        self._to_close = [True]  # the thread that takes this closes the handler
         self._close_when_idle = False
 
     def is_for(self, site: Site) -> bool:
@@ -55,12 +55,12 @@ class Handler:
         return self._effects is None or site.effect.name in self._effects
 
     def wants_lines(self) -> bool:
-        """True if the handler gets records that native code could show by itself."""
+        """True if the handler also gets records that native code could show without Python."""
         return self._effects is None or bool(self._effects - _NEVER_NATIVE)
 
     def take(self, records: Records | list[Record], report: Callable[[BaseException], None]) -> None:
         """Gives the handler the records of its effects, unless it has been removed. Its first error is reported."""
-        self._users.append(me := threading.get_ident())  # before looking whether it is removed: see `remove`
+        self._users.append(me := threading.get_ident())  # before the check for removal: see `remove`
         try:
             if not self._is_removed:
                 self._take(records, report)
@@ -121,7 +121,7 @@ class Handler:
             self.close()
 
     def close(self) -> None:
-        """Lets the handler write what it has kept. A second call does nothing."""
+        """Lets the handler write its kept records. A second call does nothing."""
         try:
             self._to_close.pop()
         except IndexError:
@@ -140,8 +140,8 @@ class Observers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._needs_time = False  # whether native code notes when records are published
-        self.captures: tuple[Capture, ...] = ()  # of all threads
+        self._needs_time = False  # true if native code notes the times of records
+        self.captures: tuple[Capture, ...] = ()  # the observers of all threads
         self.handlers: tuple[Handler, ...] = ()
 
     def add(self, observer: Capture | Handler) -> None:
@@ -154,7 +154,7 @@ class Observers:
             native.raise_attention()
 
     def remove(self, observer: Capture | Handler) -> bool:
-        """Removes an observer. Returns whether it was there."""
+        """Removes an observer. Returns True if it was there."""
         with self._lock:
             known = observer in self.captures or observer in self.handlers
             self.captures = tuple(capture for capture in self.captures if capture is not observer)

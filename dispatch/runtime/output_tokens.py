@@ -1,4 +1,4 @@
-"""The output tokens of programs: they say whether a program is over, whether it failed, and where it ran."""
+"""The output tokens of programs: they tell if a program is over, if it failed, and where it ran."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def close_failed(streams: Streams) -> None:
     """Ends epochs whose programs have failed or run elsewhere, which never close themselves."""
     for stream in streams.all():
         for number in list(stream.running):
-            # Programs behind one that has not failed wait for it.
+            # Later programs wait for one that has not failed.
             _, output_token = stream.running.get(number, (None, None))
             if output_token is None or output_token.is_deleted() or not output_token.is_ready():
-                break  # if the user has deleted all arrays of JAX's, it cannot be known
+                break  # unknown if the user has deleted all of JAX's arrays
             if _runs_here(output_token) and not failures_of(output_token):
-                break  # it has ended, and its marker is about to come
+                break  # the program has ended, and its close marker is about to come
             stream.running.pop(number, None)
             stream.fail(number)
 
@@ -75,8 +75,8 @@ class FailedOnSome(NamedTuple):
     """A program that has failed on some of its devices and is not over on others."""
 
     program: tuple[int, int]  # thread and epoch
-    devices: list[int]  # on which it has failed
-    failure: Exception  # JAX's, of one of them
+    devices: list[int]  # the devices on which it has failed
+    failure: Exception  # JAX's error, of one of these devices
 
 
 def failed_on_some_devices(streams: Streams, are_exchanging: bool) -> Iterator[FailedOnSome]:
@@ -100,18 +100,18 @@ def _runs_here(output_token: Any) -> bool:
     return output_token.is_fully_addressable or bool(output_token.addressable_shards)
 
 
-# Programs that call handlers of the user's, and whose calls have returned: the failure of such a handler is found here,
-# and kept until the thread's next call or barrier raises it.
+# Programs that call native handlers of the user and whose calls have returned. Polling finds a handler's failure, which
+# is kept until the thread's next call or barrier raises it.
 
 Wait = Callable[..., bool]
 """`wait(done, seconds=None)`, as `Drain.wait`."""
 
 _LOOK = 0.005
-"""Seconds after which a thread that waits looks whether a program is over."""
+"""The interval in seconds at which a waiting thread polls a program."""
 
 
 class FailurePoll:
-    """Looks whether programs have failed by a handler: at each once, in one thread."""
+    """Polls programs for a handler's failure: at each once, in one thread."""
 
     def __init__(self, streams: Streams, failures: Failures) -> None:
         self._streams = streams
@@ -126,7 +126,7 @@ class FailurePoll:
                 self.poll_over(stream)
 
     def poll_over(self, stream: Stream, wait: Wait | None = None) -> bool:
-        """Settles the programs of a stream that are over. Returns whether any has failed by a handler; with `wait`,
+        """Settles the programs of a stream that are over. Returns True if any has failed by a handler; with `wait`,
         once its other effects are done."""
         over = [number for number in [*stream.unpolled] if is_over(stream, number)]
         failed = [number for number in over if self._poll(stream, number, wait)]
@@ -148,7 +148,7 @@ class FailurePoll:
 
     def _poll(self, stream: Stream, number: int, wait: Wait | None) -> bool:
         if (program := stream.unpolled.get(number)) is None:
-            return False  # another thread was faster
+            return False  # another thread has taken it
         output_token = program[2]
         if output_token.is_deleted() or not (said := failures_of(output_token)):
             stream.claim(number)
@@ -161,7 +161,7 @@ class FailurePoll:
         if (program := stream.claim(number)) is None:
             return False
         if (failure := failure_in(said, program[0])) is None:
-            return False  # of another kind: its results raise it
+            return False  # not a handler's: the program's results raise it
         self._failures.add((stream.thread, number), failure, stops=False)
         return True
 

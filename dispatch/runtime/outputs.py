@@ -21,7 +21,7 @@ MSG_OUTPUT_CLOSED = (
 )
 
 _NOTEBOOK = "ipykernel.iostream"
-"""The module of a notebook's output, which hands text to a thread of its own."""
+"""The module of a notebook's output, which passes text to a separate thread."""
 
 
 def is_notebook(output: Any) -> bool:
@@ -35,12 +35,12 @@ another has it flush its buffer: CPython's issue 119506. This can go when Python
 
 
 def share(output: Any) -> None:
-    """Lets the drain write to this output while threads of the user's do. With `write_through` it keeps no text in a
-    buffer of its own, so none is lost; the output behind it buffers the text."""
+    """Lets the drain write to this output while threads of the user's do. With `write_through` it has no buffer, so no
+    text is lost; the output behind it buffers the text."""
     if _LOSES_TEXT and isinstance(output, io.TextIOWrapper) and not output.write_through:
         try:
             output.reconfigure(write_through=True)
-        except Exception:  # it is closed, or cannot write out what it has
+        except Exception:  # the output is closed, or cannot flush
             return
 
 
@@ -48,7 +48,7 @@ def may_wait(output: Any) -> bool:
     """True if to write there runs Python code that we do not know: it may call programs, and wait for their effects."""
     if output is None or is_notebook(output):
         return False
-    if type(output).__module__ == "tempfile":  # a named temporary file, around what writes
+    if type(output).__module__ == "tempfile":  # a wrapper, such as a named temporary file
         output = getattr(output, "file", output)
     write = inspect.getattr_static(output, "write", None)
     if write is inspect.getattr_static(io.StringIO, "write"):
@@ -58,7 +58,7 @@ def may_wait(output: Any) -> bool:
     try:
         buffer = output.buffer
         return type(buffer) not in _FILES or type(getattr(buffer, "raw", buffer)) not in _FILES
-    except Exception:  # nothing is behind it any more, or a class of the user's has a word to say
+    except Exception:  # detached, or a class of the user raises
         return True
 
 
@@ -66,7 +66,7 @@ class BesideText:
     """The display besides text on outputs, such as progress bars: nothing, until an extension replaces this."""
 
     def write(self, stream: Any, text: str) -> None:
-        """Writes text ahead of what is shown there."""
+        """Writes text before what the display shows."""
         with beside_tqdm(stream):
             stream.write(text)
 
@@ -102,7 +102,7 @@ def beside_tqdm(stream: Any) -> AbstractContextManager[Any]:
 
 class Output:
     """The output that was in force when a program was called; the present one if that is closed. Text that is written
-    there stands ahead of what is shown besides."""
+    there goes before the other display."""
 
     __slots__ = ("_of_call",)
 

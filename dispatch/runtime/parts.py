@@ -10,7 +10,7 @@ from effects._model.wire import ALL_DEVICES, PHASE, CallbackRecord, RecordsBetwe
 from effects.lowering.sites import known_sites
 
 log_capacity_needed: dict[Any, int] = {}
-"""By jitted function whose kernels' logs had too little room: the number of words that a log needed. Drain threads
+"""The number of words that a kernel's log needed, by jitted function, for functions with overflowed logs. Drain threads
 write it, and calls of the function read it."""
 
 

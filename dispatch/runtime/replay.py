@@ -73,8 +73,8 @@ class Call(NamedTuple):
     """The caller, output and context of a program's call. Each dispatch makes one, as a plain tuple, to save time."""
 
     caller: native.Caller  # the jitted function
-    stdout: TextIO | None  # where its lines go
-    context: contextvars.Context  # in which its effects are replayed
+    stdout: TextIO | None  # the output of its lines
+    context: contextvars.Context  # the context in which its effects are replayed
 
 
 WaitForNested = Callable[[ProgramKey], None]
@@ -99,8 +99,8 @@ class _EndedElsewhere(Exception):
 class Replay:
     """Replays what came from one program."""
 
-    _lanes: Iterator[tuple[int, ...]] = iter(())  # that the function which runs has still to be called for
-    # Of what is carried out now: its token, the ordinal of its device, and its lane.
+    _lanes: Iterator[tuple[int, ...]] = iter(())  # the lanes for which the running function is still to be called
+    # The present effect: its token, its device's ordinal, and its lane.
     _now: tuple[tuple[int, ...], int | None, tuple[int, ...]] = (), None, ()
 
     def __init__(
@@ -132,7 +132,7 @@ class Replay:
         return None
 
     def lines(self, site: Site, lines: list[str]) -> bool:
-        """Writes the lines of a site's records by themselves. Returns whether all are written."""
+        """Writes the lines of a site's records by themselves. Returns True if all are written."""
         written = True
         for at, line in enumerate(lines):
             if self.stopped:
@@ -162,11 +162,11 @@ class Replay:
     def function(
         self, site: Site, token: tuple[int, ...], device: int, payload: Any, time: float, awaited: bool
     ) -> list[np.ndarray] | BaseException | None:
-        """Runs a callback, once or lane by lane. Returns its results, or what it raised if a program waits for it."""
+        """Runs a callback, once or lane by lane. Returns its results, or its exception if a program waits for it."""
         result: list[np.ndarray] | BaseException | None = None
         try:
             self._now = token, device, ()
-            # A copy: what a function sets in its context is its own.
+            # A copy: a function's changes of its context stay its own.
             result = self._call[2].copy().run(self._run, site, token, device, payload, time)
         except _EndedElsewhere as ended:
             result = ended.failure
@@ -194,7 +194,7 @@ class Replay:
     def _run(self, site: Site, token: tuple[int, ...], device: int, payload: Any, time: float) -> list[np.ndarray]:
         observed = self._observers.handlers or self._observers.captures
         if not observed and (direct := site.direct_call) is not None and site.results is None:
-            try:  # the steps below, in short for the most common record
+            try:  # the steps below, inlined for the most common record
                 direct[0](*[np.ndarray(shape, stored, payload, at) for shape, stored, at in direct[1]])
             except BaseException as error:
                 self.fail(error, site)
@@ -203,7 +203,7 @@ class Replay:
             return []
         if site.num_dynamic_sizes:
             site = site.resolve_sizes(payload)
-        call: Any = site.content  # a `HostCall`: the record says so
+        call: Any = site.content  # a `HostCall`, by the record's flags
         fn = call.function.fn
         if fn is None:
             raise RuntimeError(MSG_FOREIGN_CALLBACK.format(name=call.function.name))
@@ -239,7 +239,7 @@ class Replay:
             else:
                 if call.results is not None and not calls_lanes:
                     results = take_results(call, returned, site.results or ())
-                elif call.results is not None:  # at once: the function may have one array for all lanes
+                elif call.results is not None:  # at once: the function may return one array for all lanes
                     taken = take_results(call, returned, call.results)
                     for all_lanes, of_one in zip(results, taken, strict=True):
                         all_lanes[lane] = of_one
@@ -277,7 +277,7 @@ class Replay:
         return site.content.is_shown(suppressed, takes_lines)
 
     def _write_at_once(self, shown: Records) -> bool:
-        """Writes the text of records as one, if native code makes it of all of them. Returns whether nothing is left to
+        """Writes the text of records as one, if native code makes it of all of them. Returns True if nothing is left to
         be shown."""
         contents = [site.content for site in shown.sites()]
         if not all(isinstance(content, NativeText) and content.writes_text for content in contents):
@@ -289,7 +289,7 @@ class Replay:
         try:
             self._write(lines[0].decode())
         except BaseException as error:
-            # As with text of the drain's: it may be out in part, or an error that comes before anything is written.
+            # As with native text: the line may be written in part, or the error came before any output.
             if not isinstance(error, OSError) and len(lines[1]) > 1:
                 return False
             self.lose(error, [(site, count_lanes(site, payload)) for site, _, _, payload, _ in shown.parts()])
@@ -308,7 +308,7 @@ class Replay:
                     return [*lanes]
 
     def _noted(self, part: Part) -> Iterator[Record]:
-        """A record's lanes, each of which is the one that is carried out when it has been taken."""
+        """A record's lanes; the lane that was yielded last is the present one."""
         _, token, device, _, _ = part
         for record in records_of(*part):
             self._now = token, device, record.lane
@@ -324,26 +324,26 @@ class Replay:
             handler.take(records, self._report)
 
     def _report(self, failure: BaseException) -> None:
-        """Keeps a failure for the next call or barrier to raise. The program's effects go on, whatever `after_error`
-        says."""
+        """Keeps a failure for the next call or barrier to raise. The program's effects continue, whatever `after_error`
+        is."""
         if isinstance(failure, errors.EffectError):
             failure.function = failure.function or self._call[0].name
         self._failures.add(self._key, failure, stops=False)
 
     def _captures(self) -> tuple[Capture, ...]:
-        # What JAX dispatched does not say which thread called it.
+        # The calling thread of a program that JAX dispatched is unknown.
         return self._observers.captures if self._key[0] == PLAIN_THREAD else captures.get()
 
     def warn(self, text: str) -> None:
-        """Warns the user. Where warnings are errors, the next call or barrier raises it, and the program's effects go
-        on."""
+        """Warns the user. If warnings are errors, the next call or barrier raises it, and the program's effects
+        continue."""
         try:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         except RuntimeWarning:
             self._failures.add(self._key, errors.EffectError(text), stops=False)
 
     def fail(self, error: BaseException, site: Site | None) -> None:
-        """Keeps the error of an effect of this site. The program itself goes on."""
+        """Keeps the error of an effect of this site. The program itself continues."""
         is_call = site is not None and isinstance(site.content, HostCall)
         message = MSG_CALLBACK if is_call else MSG_REPLAY
         logged = site is not None and site.origin is not None and _jax.logs_failures(site.origin.primitive)
@@ -401,7 +401,7 @@ class Replay:
             self._failures.leave_out(self._key, site, count - (at == 0))
 
 
-# Text that native code has formatted: written at once, and record by record where one of its programs has failed.
+# Text that native code has formatted: written at once, or record by record if one of its programs has failed.
 
 
 def replay_text(
@@ -420,11 +420,11 @@ def replay_text(
         return
     parts = [(epoch, find_site(site), lines) for epoch, site, lines in _parts(item)]
     if error is not None and (item.count == 1 or isinstance(error, OSError)):
-        # It may have been written in part, and nothing is written twice.
+        # The text may have been written in part, and no text is written twice.
         first.lose(error, [(site, len(lines)) for _, site, lines in parts])
         return
-    # Whatever else is raised, say since a character cannot be encoded, is raised before anything is written. So the
-    # lines before the one that cannot be written are written now.
+    # Other errors, such as a character that cannot be encoded, are raised before any output. So the lines before the
+    # bad one are written now.
     written = [replay_of(epoch).lines(site, lines) for epoch, site, lines in parts]
     if error is not None and all(written):
         first.fail(error, parts[0][1])
@@ -435,13 +435,13 @@ def _parts(item: Item) -> list[tuple[int, int, list[str]]]:
     data, start, parts = item.data.encode(), 0, []
     for site, end, epoch, count in np.frombuffer(item.block, TEXT_RUN).tolist():
         lines = [f"{line}\n" for line in data[start:end].decode().split("\n")[:-1]]
-        each = len(lines) // count  # a format may have several lines
+        each = len(lines) // count  # a format may give several lines
         parts.append((epoch, site, ["".join(lines[at : at + each]) for at in range(0, len(lines), each)]))
         start = end
     return parts
 
 
-# Runs of functions of the user's that are under way.
+# Running user functions.
 
 
 Runs = dict[int, Any]
@@ -450,14 +450,14 @@ run's number, its work, and if that is a list the keys for `keys_of_run`. Drain 
 reads."""
 
 
-# Answers of callbacks for which a program waits, and what native code's short path to them leaves to Python.
+# Answers of callbacks for which a program waits, and Python's part of native code's short path to them.
 #
-# A program that waits in each step of a loop goes as fast as that path is short:
-# `dispatch/native/python/direct_calls.h` says what takes it. `Replay` has the general path.
+# That path decides the speed of a program that waits in each step of a loop: see
+# `dispatch/native/python/direct_calls.h`. `Replay` has the general path.
 
 
 def answer_with(reply: int, result: Any) -> None:
-    """Tells a device what a callback returned, or why it did not."""
+    """Answers a device with a callback's results or error."""
     if result is None or isinstance(result, list):
         native.answer(reply, [to_bytes(x) for x in result or ()])
     else:
@@ -503,7 +503,7 @@ class DirectCallsHost:
         sites: The sites of records.
         runs: The drain's, of functions that are under way.
         running: The drain's, of functions by their thread.
-        start_thread: Called when no thread of the drain stands by.
+        start_thread: Called when there is no standby thread.
         look: Called now and then, for what comes by no batch.
     """
 
@@ -550,7 +550,7 @@ class DirectCallsHost:
         token: tuple[int, ...],
         device: int,
     ) -> str:
-        """Ends the program of a function that raised this, or returned what was not asked for. `call`: the program's
+        """Ends the program of a function that raised this error or returned a wrong value. `call`: the program's
         `Call`. Returns the text that the program gets."""
         replay = Replay(self._failures, self._observers, call, key, wait_for_nested)
         return _shown(replay.end(error, site, token, device))

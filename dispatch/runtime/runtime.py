@@ -31,7 +31,7 @@ from effects.dispatch.runtime.supervisor import shown_program
 from effects.lowering.native_module import native
 from effects.lowering.sites import KnownSites, known_sites
 
-# What threads wait for.
+# The barriers of threads.
 
 _MOMENT = 0.05
 """Seconds in which a thread can start and find that there is nothing to wait for."""
@@ -84,15 +84,15 @@ class Waiting:
                 for number, call in list(stream.calls.items())
             ]
             return programs or ["programs with callbacks of JAX's own, or that `fx.jit` has not dispatched"]
-        # The newest epoch that counts, of each stream: a stream's epochs end in their order.
+        # By stream, the newest epoch to wait for: a stream's epochs end in order.
         last = []
         for stream in which:
             if nested and stream not in own and self._drain.has_functions_of(stream.thread):
-                continue  # it goes on when these functions have returned, and we may be one of them
+                continue  # its stream continues when these functions have returned, and this may be one of them
             if stream.held_for == PLAIN_THREAD and stream not in own:
-                continue  # it goes on with a done, which may never come: what JAX dispatched on this thread is over
+                continue  # held until a done, which may never come: this thread's programs of JAX are over
             numbers = list(stream.calls)
-            # A call that is ignored is ours or may never return. The epochs from its own on wait for it.
+            # An ignored call is this thread's, or may never return. Its epoch and later ones wait for it.
             all_unreturned = returned or self._drain.ended
             ignored = stream.unreturned() if all_unreturned else stream.dispatching if stream in own else []
             if ignored:
@@ -102,7 +102,7 @@ class Waiting:
                 if names is None or traits is None or names & {*traits.effects}:
                     last.append((stream, number))
                     break
-        # A nested function may run for a plain epoch, and would wait for itself: a deadlock.
+        # A nested function that runs for a plain epoch would wait for itself: a deadlock.
         plain = None if nested else native.plain_opened()
         keys = keys_of_effects(names or ())
 
@@ -120,7 +120,7 @@ class Waiting:
         if self._drain.ended:
             self._drain.finish(done)
             return self._poll(which, names, None)
-        if not done():  # a program that failed while it was traced has an epoch too
+        if not done():  # also if tracing failed, which opens an epoch
             self._drain.start()
 
         def is_done_in_time() -> bool:
@@ -176,7 +176,7 @@ class Waiting:
             if deadline is None:
                 _jax.block_until_token(token)
             if isinstance(effect, Order):
-                del tokens[effect]  # nothing is left to wait for; the next program begins anew
+                del tokens[effect]  # nothing is left to wait for; the next program resets this
         return True
 
 
@@ -187,13 +187,13 @@ def _wait_for_unordered(deadline: float | None) -> bool:
         for token in tokens:
             _jax.block_until_token(token)
         return True
-    # These tokens do not say whether they are ready: a thread finds out, which takes a moment if they are.
+    # These tokens have no `is_ready`: a thread waits for them, which takes a moment if they are ready.
     waiting = Background(lambda: [*map(_jax.block_until_token, tokens)])
     waiting.start()
     return waiting.wait(max(_MOMENT, deadline - monotonic()))
 
 
-# The end of the process: it waits for effects, says for which, and gives up the rest on Ctrl-C.
+# The end of the process: waits for effects, reports for which, and gives up on Ctrl-C.
 
 MSG_WAITS = (
     "The process is about to end and has waited {seconds:g} s for effects: {outstanding}. It ends when all of them "
@@ -210,7 +210,7 @@ MSG_LEFT_OUT = (
 )
 
 _QUIET = 3.0
-"""Seconds after which the process says what it waits for."""
+"""Seconds after which an ending process reports what it waits for."""
 
 _PATIENCE = 0.2
 """Seconds for which to wait, three times at most, for what still runs when the rest is given up."""
@@ -220,8 +220,9 @@ INTERRUPTED = 130
 
 
 def stop_before_child_ends(stop: Callable[[], None]) -> None:
-    """In a process that `multiprocessing` has started, has `stop` called when the process's function has returned. If
-    the process was forked, Python calls no exit handlers then; from 3.13 on, only those registered since the fork."""
+    """In a process started by `multiprocessing`, registers a call of `stop` for when the process's function has
+    returned. If the process was forked, Python calls no exit handlers then; from 3.13 on, only those registered since
+    the fork."""
     processes = sys.modules.get("multiprocessing.process")
     if processes is None or processes.parent_process() is None:
         return
@@ -238,8 +239,8 @@ def stop_before_child_ends(stop: Callable[[], None]) -> None:
 
 
 class _EndsProcess:
-    """Ends an interrupted process when Python has called all exit handlers and lets go of them. Python's finalization
-    would come next: in it, a thread that returns from a program that was given up makes the process abort."""
+    """Ends an interrupted process when Python has called all exit handlers and frees them. Python's finalization would
+    come next: in it, a thread that returns from a program that was given up makes the process abort."""
 
     def __del__(self) -> None:
         for stream in (sys.stdout, sys.stderr):
@@ -265,16 +266,16 @@ def end_drain(waiting: Waiting, drain: Drain) -> bool:
             _tell(said)
         _finish(drain, drain.beside.wait)
         _wait(waiting, drain)
-        waiting.for_thread(_QUIET)  # with order="process" our effects may come after a call that does not return
-        drain.discards = True  # other threads may go on forever
+        waiting.for_thread(_QUIET)  # with order="process" effects may wait for a call that does not return
+        drain.discards = True  # other threads may run forever
         _finish(drain, drain.stop)
         if drain.has_discarded:
             _tell(MSG_LEFT_OUT)
-        drain.discards = False  # what exit handlers issue is carried out
+        drain.discards = False  # effects of exit handlers are carried out
     except KeyboardInterrupt:
         with contextlib.suppress(KeyboardInterrupt):  # once more
             drain.give_up(_PATIENCE)
-        drain.ended, drain.discards = True, False  # what exit handlers issue is carried out
+        drain.ended, drain.discards = True, False  # effects of exit handlers are carried out
         running = shown_list(drain.functions())
         waiting.forget_all()
         _tell(
@@ -325,7 +326,7 @@ class _Lost:
 
 
 class Runtime:
-    """Streams, drain, failures, observers and sites, each of which knows only those that it uses.
+    """Streams, drain, failures, observers and sites. Each refers only to those that it uses.
 
     There is one in a process, as there is one native module, which has the rings that the drain empties. It starts the
     drain, stops it when the process ends, and has a forked child raise instead of losing effects.
@@ -342,7 +343,7 @@ class Runtime:
         self.waiting: Waiting = Waiting(self.streams, self.drain, self.failure_poll)
         self.is_lost: bool = False  # in a forked child
         self._at_end: list[Callable[[], object]] = []
-        # A program that JAX dispatches says nothing when it is called, but it has been lowered.
+        # A program that JAX dispatches gives no notice of its calls, only of its lowering.
         self.sites.listen(self.start)
 
     def call_at_end(self, close: Callable[[], object]) -> None:
@@ -357,11 +358,11 @@ class Runtime:
         stop_before_child_ends(self.stop)
 
     def after_fork(self) -> None:
-        """In a forked child, where only the thread that forked goes on: without a drain whatever is published would be
-        lost. So any use of effects raises.
+        """In a forked child, which has only the thread that forked: without a drain all records would be lost. So any
+        use of effects raises.
 
         A drain that has not started yet can start in the child. No lock may be taken there that one of the parent's
-        threads may have had, and nothing is left to do when the child ends: its parent shows what it has issued.
+        threads may have had, and nothing is left to do when the child ends: its parent shows the effects issued before.
         """
         if not self.drain.has_started:
             return
@@ -384,7 +385,7 @@ class Runtime:
             interrupted = end_drain(self.waiting, self.drain)
         finally:
             self.drain.ended = True
-            # Nothing runs in the background from here on, so what later exit handlers call waits for its effects.
+            # Nothing runs in the background from here on, so calls by later exit handlers wait for their effects.
             config.sync = True
             unseen += [*self.failures.raising, *self.failures.take(unended=True)]
             self.failures.keep_from_jax()
@@ -392,7 +393,7 @@ class Runtime:
             for handler in self.observers.handlers:
                 try:
                     handler.close()
-                except KeyboardInterrupt as error:  # each is closed, whatever comes
+                except KeyboardInterrupt as error:  # each is closed, whatever another raises
                     interrupted = True
                     unseen.append(error)
                 except BaseException as error:
@@ -413,7 +414,7 @@ class Runtime:
 
 runtime: Runtime = Runtime(known_sites)
 os.register_at_fork(after_in_child=runtime.after_fork)
-atexit.register(runtime.stop)  # JAX's own handlers were there before, and so come later: they let go of the devices
+atexit.register(runtime.stop)  # before JAX's own exit handlers, which were registered first and release the devices
 
 
 # `fx.effects_barrier`.
@@ -432,7 +433,7 @@ MSG_WHILE_TRACING = (
 )
 MSG_BARRIER_TIMEOUT = (
     "The barrier waited {timeout:g} s and these have not ended: {outstanding}. A barrier returns when all that was "
-    "issued before it is visible on the host. Wait longer, or look at what keeps them. {waits}"
+    "issued before it is visible on the host. Pass a longer `timeout`, or end what keeps them. {waits}"
 )
 
 
@@ -477,7 +478,7 @@ def effects_barrier(
         raise RuntimeError(MSG_WHILE_TRACING.format(call="fx.effects_barrier"))
     names = None if effects is None else effect_names(effects)
     if runtime.is_lost:
-        return  # nothing was issued here: that raises
+        return  # nothing was issued here, since that raises
     finish_interrupted()
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else monotonic() + timeout
     meeting = _next_meeting() if scope == "global" else None
@@ -493,7 +494,7 @@ def effects_barrier(
             MSG_BARRIER_TIMEOUT.format(timeout=timeout, outstanding=shown, waits=waits).rstrip()
         )
     if meeting is not None:
-        meeting(timeout, deadline)  # first, lest the others wait for a process that raises
+        meeting(timeout, deadline)  # first, so that other processes do not wait for one that raises
     _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), PLAIN_THREAD})
 
 

@@ -1,7 +1,7 @@
 """A stream: a thread's sequence of epochs, one for every program that it dispatched.
 
-The runtime token that a program takes holds the stream's and the epoch's number; it comes from the host, so no program
-waits for another to get it.
+A program's runtime token holds the stream's and the epoch's number. The token comes from the host, so no program waits
+for another's token.
 """
 
 from __future__ import annotations
@@ -47,10 +47,9 @@ from effects._model.wire import (
 from effects.dispatch.runtime.outputs import may_wait, share
 from effects.lowering.native_module import native
 
-# Runtime tokens: the host's memory, and arrays on devices.
+# Runtime tokens: memory of the host, or arrays on devices.
 #
-# A stream's native part keeps the latter for program after program; see `Pool` in
-# `dispatch/native/python/placed_tokens.h`.
+# The native stream reuses the arrays from program to program: see `Pool` in `dispatch/native/python/placed_tokens.h`.
 
 
 def _place(thread: int, placing: Placing, cell: int, number: int) -> Any:
@@ -60,11 +59,12 @@ def _place(thread: int, placing: Placing, cell: int, number: int) -> Any:
 
 
 _PLACES = 32
-"""The number of shardings and devices for which a thread keeps tokens."""
+"""The number of shardings and devices for which a thread keeps tokens. One more drops all: crude, but rare."""
 
 
 def token_memory(thread: int, first: int, count: int) -> np.ndarray:
-    """Runtime tokens of so many epochs, each where XLA takes it as it is: aligned to 64 bytes."""
+    """The runtime tokens of `count` epochs from `first` on. Each is aligned to 64 bytes, so that XLA uses it without a
+    copy."""
     memory = np.zeros((count + 1) * 64, np.uint8)
     start = -memory.ctypes.data % 64
     tokens = memory[start : start + count * 64].view(np.uint32).reshape(-1, 16)[:, :TOKEN_LENGTH]
@@ -74,7 +74,7 @@ def token_memory(thread: int, first: int, count: int) -> np.ndarray:
 
 
 class WouldTrace(Exception):
-    """Raised by a call instead of tracing, where the native stream forbids it: `dispatch/native/python/launch.h`."""
+    """Raised by a call in place of a forbidden trace: `dispatch/native/python/launch.h`."""
 
 
 _NO_LOCK = contextlib.nullcontext()
@@ -83,42 +83,42 @@ _NO_LOCK = contextlib.nullcontext()
 class Stream:
     """One thread's epochs.
 
-    `open`, `token`, `call` and `call_plain` are the native stream's own: every call goes through them. So is
-    `set_here`, which makes the stream the calling thread's.
+    `open`, `token`, `call`, `call_plain` and `set_here` are methods of the native stream, since every call uses them.
+    `set_here` makes this stream the calling thread's.
 
     `calls` is keyed by epoch number and holds the epochs that have not ended, each as (`Caller`, standard output,
-    context). Who dispatches adds, drain threads remove. A number is not met again while it is a key, since numbers are
-    handed out one after the other and wrap around after four billion.
+    context). The dispatching thread adds, drain threads remove. No two open epochs have one number, since numbers wrap
+    around after four billion only.
 
-    `running` is keyed by epoch number too, and holds those of `calls` whose program may still fail, as
-    (`ProgramTraits`, output token); the token is ready when the program is over, and failed if it failed. Who
-    dispatches adds after the call has returned; both it and drain threads remove.
+    `running` is keyed by epoch number too, and holds the epochs of `calls` whose program may still fail, as
+    (`ProgramTraits`, output token). The output token is ready when the program is over, and has an error if the program
+    failed. The dispatching thread adds after the call has returned; that thread and drain threads remove.
 
-    `unpolled` is keyed by epoch number: programs that call handlers of the user's, each as (its name,
-    `ProgramTraits`, output token). Whether such a handler has failed has not been looked at. Who dispatches adds; who
+    `unpolled` is keyed by epoch number and holds programs that call native handlers of the user's and have not been
+    polled for a failure, each as (name, `ProgramTraits`, output token). The dispatching thread adds. The thread that
     waits for the program, or calls the next one, removes.
 
-    `stacks` is keyed by epoch number: from where the program was called, if native code was told to keep that. The
-    native stream adds, drain threads remove.
+    `stacks` is keyed by epoch number: the Python stack of the program's call, if native code was told to keep stacks.
+    The native stream adds, drain threads remove.
 
-    `eager` is keyed by epoch number: sites of effects that happened outside of programs. They are not remembered beyond
-    their epoch, since a program's text may make a new one at every call.
+    `eager` is keyed by epoch number: the sites of effects outside of programs. A site is kept for its epoch only, since
+    every call may make a new site.
 
-    `settled` is keyed by epoch number: for an epoch that has come to its end and waits for others, or for functions
-    that run, the order domains that still hold records issued so far. Drain threads write.
+    `settled` is keyed by epoch number: for an epoch that is complete but waits for other epochs or for running
+    functions, the order domains that still hold records. Drain threads write.
 
-    `entering` is keyed by epoch number: the functions of calls by Python code that have not returned, each with how
-    many fast paths JAX had for it when the call began. The calling thread writes it.
+    `entering` is keyed by epoch number: the functions of calls from Python code that have not returned, each with the
+    number of JAX's fast paths for it when the call began. The calling thread writes it.
 
-    `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first: those of the
+    `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first. It belongs to the
     calling thread, which writes it.
 
-    `held_for` is set for the stream of an asynchronous callback's function until its done: the number of the thread
-    whose program has started it. Nothing of the stream becomes visible before.
+    `held_for` is set for the stream of an asynchronous callback's function until the callback's done: the number of the
+    thread whose program has started the callback. No effect of the stream becomes visible before the done.
     """
 
     is_shared: bool = False
-    """True if several threads share it."""
+    """True if several threads share the stream."""
 
     open: Callable[[native.Caller, list[int]], int]
     token: Callable[[int], np.ndarray]
@@ -127,7 +127,7 @@ class Stream:
     set_here: Callable[[], None]
 
     def __init__(self, thread: int, launching: Any):
-        """`launching`: the lock under which programs are put on several devices; None if this stream does without."""
+        """`launching`: the lock for launches on several devices; None if this stream launches without the lock."""
         self.thread = thread
         self._native = native.Stream(thread, StreamHost(thread), Array, launching, WouldTrace)
         self.open, self.token, self.call = self._native.open, self._native.token, self._native.call
@@ -158,13 +158,13 @@ class Stream:
         return self._native.newest_calling
 
     def note_ended(self, number: int) -> None:
-        """Says in a run file that a program is over, or never runs."""
+        """Notes in a run file that a program is over, or never runs."""
         native.note(Kind.ENDED, (stream_of(self.thread), number, 0, 0))
 
     def running_newest(self) -> tuple[int, native.Caller, Any] | None:
-        """The newest program with effects, if it is not over while all of its effects may be visible: its number,
-        `Caller` and output token, which is None if its call has not returned. Says it in a run file, once, if it is
-        over."""
+        """The newest program with effects as (number, `Caller`, output token), if it still runs although all of its
+        effects may be visible; else None. The output token is None if the call has not returned. If the program is
+        over, this is noted in a run file, once."""
         call = self._native.newest_call
         if call is not None and call[0] not in self.calls and call[0] in self.unreturned():
             return *call, None
@@ -172,7 +172,7 @@ class Stream:
             return None
         number, _, output_token = newest
         if output_token.is_deleted():
-            return None  # it cannot be known
+            return None  # the token is gone, so its state is unknown
         if not output_token.is_ready():
             return newest
         self._ended = number
@@ -180,9 +180,9 @@ class Stream:
         return None
 
     def dispatch_lock(self, calls_handlers: bool) -> Any:
-        """The lock that a thread holds from where its program gets a number until the program is called.
+        """The lock that a thread holds from taking its epoch's number until it has called the program.
 
-        `calls_handlers`: True if the program calls handlers of the user's in an order."""
+        `calls_handlers`: True if the program calls native handlers of the user's that are ordered."""
         return _NO_LOCK
 
     def unreturned(self) -> list[int]:
@@ -204,15 +204,15 @@ class Stream:
         self.note_ended(number)
 
     def claim(self, number: int) -> tuple[str, ProgramTraits, Any] | None:
-        """Takes a program out of `unpolled`, so that only the caller looks whether a handler of it has failed. Returns
-        the entry; None if another thread has taken it."""
+        """Takes a program out of `unpolled`, so that only the caller polls it. Returns the entry, or None if another
+        thread has taken it."""
         return self.unpolled.pop(number, None)
 
     def drop(self, first: int, count: int) -> None:
         """Drops epochs that have ended. A drain thread calls it."""
         for number in range(first, first + count):
             number &= 0xFFFFFFFF
-            self.calls.pop(number, None)  # a call that was interrupted may not have got here
+            self.calls.pop(number, None)  # an interrupted call may not have added its entry
             if self.running:
                 self.running.pop(number, None)
             if self.eager:
@@ -255,16 +255,16 @@ class SharedStream(Stream):
     def drop(self, first: int, count: int) -> None:
         super().drop(first, count)
         for number in range(first, first + count):
-            if (number & 0xFFFFFFFF) not in self.unpolled:  # else a failure may still have to know it
+            if (number & 0xFFFFFFFF) not in self.unpolled:  # else a later failure needs the thread
                 self._threads.pop(number & 0xFFFFFFFF, None)
 
     def thread_of(self, number: int) -> object:
         return self._threads.get(number)
 
     def dispatch_lock(self, calls_handlers: bool) -> Any:
-        """Several devices run programs in the order in which they get them, and one that waits for a callback blocks
-        those behind it. The callback waits for the epochs ahead of its own, so devices must get them in that order.
-        The same holds for handlers on any number of devices: they run in the order in which devices get them."""
+        """Devices run programs in launch order, and a program that waits for a callback blocks those launched after it.
+        The callback waits for all epochs before its own. So programs must be launched in the order of their epochs, or
+        they deadlock. Ordered handlers run in launch order too, on any number of devices."""
         return self._launching if calls_handlers or several_devices() else _NO_LOCK
 
     @property
@@ -280,41 +280,42 @@ class SharedStream(Stream):
 
 
 class StreamHost:
-    """The functions that a native stream calls in Python. This must not refer to the stream, which would then never be
-    freed: Python's collector does not see the references of a native object."""
+    """The functions that a native stream calls in Python. It must not refer to the stream: Python's collector does not
+    see the references of a native object, so the cycle would never be freed."""
 
     def __init__(self, thread: int):
         self._thread = thread
         self._pools: dict[Any, native.Pool | None] = {}  # of tokens on devices, by sharding, or device
 
     def make_tokens(self, first: int, count: int) -> list[np.ndarray]:
-        """The runtime tokens of so many epochs, on the host."""
+        """The runtime tokens of `count` epochs from `first` on, in host memory."""
         return list(token_memory(self._thread, first, count))
 
     def one_device(self) -> bool:
-        """True if there is one device in all, of whatever platform. Asked once."""
+        """True if the process has exactly one device, over all platforms. Called once."""
         return only_device() is not None
 
     def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool | None]:
-        """The sharding of these arguments, if they lie on several devices, and the tokens on the devices that they
-        name; None if they name none."""
+        """The sharding of these arguments, if they lie on several devices, and the pool of tokens on the devices that
+        the arguments are committed to; None if there are none."""
         sharding, device = sharding_of_call(args, kwargs), None
         if sharding is None:
             device = committed_device_of_call(args, kwargs)
         return sharding, self._pool(device if sharding is None else sharding)
 
     def find_pool_on(self, sharding: Any) -> native.Pool | None:
-        """The tokens on the one device of a sharding. None if it has several: tokens there would be committed, and
-        decide where a program runs."""
+        """The pool of tokens on the one device of a sharding. None if the sharding has several devices: tokens there
+        would be committed, and would decide where the program runs."""
         return self._pool(next(iter(sharding.device_set))) if sharding.num_devices == 1 else None
 
     def find_first_pool(self) -> native.Pool | None:
-        """The tokens on the device of programs that name none. None with several processes: of a program on another
-        one's device alone, JAX's fast path takes no array that lies here."""
+        """The pool of tokens on the default device, for programs whose arguments name no device. None with several
+        processes: JAX's fast path refuses an array of this process in a program that runs on another process's device
+        only."""
         return self._pool(default_device()) if jax.process_count() == 1 else None
 
     def find_pool_of_one(self) -> native.Pool | None:
-        """The tokens on the only device that there is. Asked once."""
+        """The pool of tokens on the only device. Called once."""
         return self._pool(only_device())
 
     def _pool(self, where: Any) -> native.Pool | None:
@@ -324,7 +325,7 @@ class StreamHost:
             if len(self._pools) == _PLACES:
                 self._pools.clear()
             make = functools.partial(_place, self._thread, Placing(where))
-            # Where no device is this process's, none reads the token.
+            # If none of the devices is this process's, no device here reads the token.
             self._pools[where] = native.Pool(self._thread, make) if is_addressable(where) else None
         return self._pools[where]
 
@@ -333,51 +334,52 @@ class StreamHost:
         return sharding_of_call(args, kwargs) is not None
 
     def may_wait(self, output: Any) -> bool:
-        """True if writing to this output may wait for effects. Asked whenever it is another output than before."""
+        """True if writing to this output may wait for effects. Called when the output changes."""
         share(output)
         return may_wait(output)
 
     def print_options(self) -> int | None:
-        """The number of NumPy's print options in this context; None where native code does not follow them. Asked
-        whenever the context is another than before."""
+        """The number of NumPy's print options in this context; None if native code does not follow them. Called when
+        the context changes."""
         if not FOLLOWS_NUMPY:
             return 0  # native code shows no arrays
         options = print_options(np.get_printoptions())
         return None if options is None else native.number_of_print_options(options)
 
     def several_devices(self) -> bool:
-        """True if programs may run on several devices. Asked once."""
+        """True if programs may run on several devices. Called once."""
         return several_devices()
 
     def most_in_flight(self) -> int:
-        """The most programs with effects that may run over several devices at a time; 0: any number. Asked once."""
+        """The most programs with effects that may run over several devices at a time; 0: any number. Called once."""
         return 24 if launches_take_threads and jax.default_backend() == "cpu" else 0
 
     def compile(self, lock: Any, program: Any, args: tuple[Any, ...], kwargs: Any, gave_up: bool) -> bool:
-        """Compiles a program, which JAX keeps for the call. Returns whether it is for several devices.
+        """Compiles a program into JAX's cache, where the call finds it. Returns True if the program is for several
+        devices.
 
         Args:
-            lock: The caller's: one of its programs is compiled at a time.
-            program: The jitted function. It may be one that does not take these arguments.
-            args: The arguments of the call, the token ahead if there is one; and `kwargs`.
-            gave_up: True if a call has given up, instead of tracing the function.
+            lock: The jitted function's lock: one of its programs is compiled at a time.
+            program: The jitted function. It may not accept these arguments.
+            args: The positional arguments of the call, after the token if there is one. gave_up: True if a call has
+            raised `WouldTrace` instead of tracing the function.
         """
         if hasattr(program, "takes") and not program.takes(args, kwargs):
             return False
         compiled = program
         if hasattr(program, "trace"):
             with getattr(program, "around", contextlib.nullcontext)():
-                traced = program.trace(*args, **kwargs)  # for which no other thread waits
-                if traced.jaxpr.is_high:  # it has values of JAX's experimental "hijax" types: only calls compile
+                traced = program.trace(*args, **kwargs)  # with no lock held: tracing runs the user's code
+                if traced.jaxpr.is_high:  # JAX's experimental "hijax" types: only a call compiles them
                     return True
                 traced = with_flat_arguments(traced)
                 traced.lower()
-                with lock:  # of several threads that were there at one time, one compiles: JAX has kept one lowering
+                with lock:  # concurrent threads compile once: JAX has cached one lowering
                     compiled = traced.lower().compile()
         if gave_up:
-            forget_fast_paths(program)  # the next call would take none where one has failed
+            forget_fast_paths(program)  # else JAX's next call takes the slow path, as the one that gave up
         if not isinstance(compiled, jax.stages.Compiled):
-            return True  # for all we know
+            return True  # unknown, so take the safe way
         return len(compiled.runtime_executable().local_devices()) > 1
 
 
@@ -387,7 +389,7 @@ def several_devices() -> bool:
     return jax.device_count() > 1
 
 
-# All streams: which thread has which, and which are forgotten.
+# All streams, by thread.
 
 MSG_NO_NUMBER = (
     "A thread called a program with effects while {count} threads had all the numbers that tokens have for threads. A "
@@ -400,26 +402,27 @@ class Streams:
     """The streams whose thread lives or that have open epochs, by the number of their thread. Any thread adds its own;
     the drain's leader removes.
 
-    `launching` is held while a program is put on several devices. Else the devices might get two threads' programs in
-    different orders, and each program wait for the other: for its part in a collective, or for room.
+    `launching` is held while a program is launched on several devices. Otherwise two threads' programs may be queued in
+    different orders on the devices and deadlock, each waiting for the other in a collective or for a free thread.
 
-    `orders` are the settings of `order` that have been in force. A thread has a stream for each, and nothing orders
-    these streams.
+    `orders` are the values of the setting `order` that have been in force. A thread has a stream for each value, and
+    nothing orders these streams among themselves.
     """
 
     def __init__(self) -> None:
         self.launching: Any = threading.RLock()
         self.orders: set[str] = set()
-        self._local = threading.local()  # `stream`: the thread's own; the others: see below
+        self._local = threading.local()  # `stream`: the thread's stream; the rest is described below
         self._shared = SharedStream(0, self.launching, self.this_thread)
         self._use_shared = False
         self._by_thread: dict[int, Stream] = {0: self._shared}
         self.get: Callable[[int], Stream | None] = self._by_thread.get
-        self._ended: set[int] = set()  # numbers of threads that are gone
-        # The drain's threads are made as they are needed. The user's are counted by themselves, as in all processes.
+        self._ended: set[int] = set()  # the numbers of threads that have ended
+        # Drain threads are made on demand, so they have numbers of their own: then the user's threads have the same
+        # numbers in all processes.
         self.numbers: Numbers = Numbers(range(1, FIRST_NESTED_THREAD))
         self.nested_numbers: Numbers = Numbers(range(PLACED_THREAD - 1, FIRST_NESTED_THREAD - 1, -1))
-        self.is_named: Callable[[int], bool] = lambda thread: False  # whether a number still means a forgotten stream
+        self.is_named: Callable[[int], bool] = lambda thread: False  # if a number still means a forgotten stream
         config.listen(self._configure)
 
     def _configure(self, settings: Config) -> None:
@@ -466,11 +469,11 @@ class Streams:
         return stream
 
     def _add(self, numbers: Numbers, launching: Any) -> Stream:
-        """Adds a stream with the next number that no other has. `setdefault` is one step. Otherwise:
+        """Adds a stream with the next free number. `setdefault` is atomic. Otherwise:
 
-        1. A thread finds that no stream has a number.
-        2. Others make streams until the numbers begin anew, and one finds the same.
-        3. Both take the number, and the drain ends the epochs of one as those of the other.
+        1. A thread finds a number free.
+        2. Others make streams until the numbers wrap around, and one finds the same number free.
+        3. Both take the number, and the drain confuses the epochs of one with those of the other.
         """
         for _ in range(numbers.count):
             number, again = numbers.take()
@@ -484,16 +487,15 @@ class Streams:
         raise errors.EffectError(MSG_NO_NUMBER.format(count=numbers.count))
 
     def own(self) -> list[Stream]:
-        """The streams that the calling thread's programs may be in, the current one last."""
+        """The streams that may hold programs of the calling thread, the current stream last."""
         current = self.for_plain()
         if native.is_nested() or len(self.orders) == 1:
             return [current]
         return [*({self._shared, vars(self._local).get("stream", self._shared)} - {current}), current]
 
     def ended(self) -> list[Stream]:
-        """The streams of threads that have ended and have effects that may not be visible yet. A thread that waits for
-        its own also waits for these, since no other thread will. In a drain thread there are none: they may wait for
-        the function that runs there."""
+        """The streams of threads that have ended, whose effects may not be visible yet. A barrier waits for these too,
+        since their threads cannot. Empty in a drain thread: those effects may wait for the function that runs there."""
         if native.is_nested() or not self._ended:
             return []
         return [stream for thread in [*self._ended] if (stream := self._by_thread.get(thread)) is not None]
@@ -505,7 +507,7 @@ class Streams:
         return thread in self._ended or thread not in self._by_thread
 
     def this_thread(self) -> UserThread:
-        """The `UserThread` that calls. A thread's identity may be another's later."""
+        """The calling `UserThread`. `threading.get_ident()` would not do: Python reuses a thread's identity."""
         try:
             return self._local.this
         except AttributeError:
@@ -515,29 +517,29 @@ class Streams:
             return this
 
     def begin_trace(self, by_hand: bool = False) -> None:
-        """Called before the user's function is traced, or run by hand. Gives `launching` back: the function may wait
-        for other threads. Raises `WouldTrace` where tracing is forbidden."""
+        """Called before the user's function is traced, or evaluated without jit (`by_hand`). Releases `launching`,
+        since the function may wait for other threads. Raises `WouldTrace` where tracing is forbidden."""
         if native.take_tracing_forbidden() and not by_hand:
             raise WouldTrace
-        if self.launching._is_owned() and not self._shared.dispatching:  # JAX has not kept what was compiled
+        if self.launching._is_owned() and not self._shared.dispatching:  # JAX has evicted the program
             self.launching._release_save()  # as `threading.Condition` does
 
     def nest_this_thread(self) -> Stream:
-        """Makes a stream for the calling thread, which is one of the drain's. Its programs wait for no others, since an
-        effect may wait for them."""
+        """Makes a stream for the calling thread, which is a drain thread. Programs of this stream wait for no other
+        stream, since an effect of that stream may wait for them."""
         stream = self._make(nested=True)
         native.nest(stream.thread)
         return stream
 
     def is_first_call_under_way(self) -> bool:
-        """True if a first call is under way, for which JAX has made a fast path since. The call's program may wait for
-        a callback, and on CPUs JAX may make other calls on the same path wait until that program is over."""
+        """True if a function's first call has not returned although JAX has made a fast path for it. The call's program
+        may wait for a callback, and on CPUs JAX may block other calls on that path until the program is over."""
         entering = [each for stream in self.all() for each in list(stream.entering.values())]
         return any(count_fast_paths(function) != before for function, before in entering)
 
     @contextlib.contextmanager
     def nested_here(self) -> Iterator[Stream]:
-        """The calling thread does the drain's work for a while."""
+        """Lets the calling thread act as a drain thread in a `with` block."""
         before = dict(vars(self._local))
         try:
             yield self.nest_this_thread()
@@ -550,14 +552,15 @@ class Streams:
                 native.forget_stream_here()
 
     def forget_ended(self) -> None:
-        """Drops the streams of threads that are gone and have nothing open, nor a program that still runs. The leader
-        of the drain calls it.
+        """Drops the streams of ended threads that have no open epoch and no running program. The leader of the drain
+        calls it.
 
-        Native code is first. Otherwise:
+        Native code forgets the stream first. Otherwise:
 
         1. The leader drops a stream from the table.
-        2. A thread takes its number, and opens an epoch.
-        3. Native code forgets how far the number's epochs have been counted, and the next one has the same number.
+        2. A new thread takes the stream's number and opens an epoch.
+        3. Native code forgets the number's count of epochs, so that the next epoch gets the number of the one in step
+           2.
         """
         for thread in [*self._ended]:
             stream = self._by_thread[thread]
@@ -565,12 +568,12 @@ class Streams:
             if not is_open and stream.running_newest() is None:
                 native.forget(thread)
                 del self._by_thread[thread]
-                self._ended.remove(thread)  # last: until then it says that the thread has ended
+                self._ended.remove(thread)  # last: `has_ended` reads it
 
 
 class Numbers:
-    """Numbers of threads, one after the other, and after the last one the first again: a number means another thread as
-    late as possible. Any thread takes them."""
+    """Numbers of threads, handed out round-robin, so that a number is reused as late as possible. Any thread may take
+    one."""
 
     def __init__(self, numbers: range) -> None:
         self._numbers = numbers
@@ -578,13 +581,13 @@ class Numbers:
         self.count: int = len(numbers)
 
     def take(self) -> tuple[int, bool]:
-        """The next one, and whether it was taken before."""
+        """Returns the next number, and True if it was taken before."""
         turn, at = divmod(next(self._taken), self.count)
         return self._numbers[at], turn > 0
 
 
 class UserThread:
-    """A thread of the user's, by an object that no other thread has later."""
+    """The identity of a user's thread: an object, which is never reused."""
 
     has_ended: bool = False
 
@@ -593,4 +596,4 @@ class UserThread:
 
 
 class _Owner:
-    """Lives as long as its thread's locals do."""
+    """Dies with its thread's locals, which tells that the thread has ended."""

@@ -1,12 +1,12 @@
-"""The supervisor: says what waits when nothing moves, and breaks circles that it can name.
+"""The supervisor: reports what waits when nothing moves, and breaks cycles that it can name.
 
 Its one clock runs while something waits and nothing has been published, replayed, answered or computed. After
-`stall_seconds` the log says what waits. After `stall_fail_seconds` the youngest program that waits for a callback is
-ended, if every callback that runs waits for what JAX computes. Such a deadlock comes about on CPUs: devices run one
-program over several of them at a time, and XLA's pool has a fixed number of threads, all of which may be taken by
-programs that wait for callbacks.
+`stall_seconds` it logs what waits. After `stall_fail_seconds` the youngest program that waits for a callback is ended,
+if every callback that runs waits for what JAX computes. Such a deadlock comes about on CPUs: devices run one program
+over several of them at a time, and XLA's pool has a fixed number of threads, which may all be in programs that wait for
+callbacks.
 
-`let_others_go_on` is here too: it lets devices go on after one of them has failed.
+`let_others_go_on` is here too: it lets devices continue after one of them has failed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _BUSY = 0.1
 """The share of a processor's time from which on something is computed."""
 
 _COLLECTS_UNDER_LOCK = sys.version_info < (3, 12)
-"""True if to make an object may collect garbage at once, whatever locks are held: before Python 3.12."""
+"""True if the creation of an object may collect garbage at once, with any locks held: before Python 3.12."""
 
 _ROOT = Path(__file__).parents[2]
 _OURS = tuple(str(_ROOT / package) + os.sep for package in ("dispatch", "effects", "extensions", "lowering"))
@@ -77,10 +77,10 @@ class Running(NamedTuple):
     site: Site
     key: ProgramKey
     token: tuple[int, ...]
-    reply: int  # under which its program waits for it; 0 if it does not
+    reply: int  # of the reply that its program awaits; 0 if it does not
     since: float  # by `time.monotonic`
-    own: Stream | None  # of the thread that runs it: what it dispatches
-    run: FunctionBeside | None = None  # of an update or a done: the asynchronous callback for which it waits
+    own: Stream | None  # of the thread that runs it: the programs that it dispatches
+    run: FunctionBeside | None = None  # of an update or a done: the awaited asynchronous callback
 
     @property
     def name(self) -> str:
@@ -104,7 +104,7 @@ class _Wait(NamedTuple):
 
     what: str
     says: str = ""
-    alike: tuple[Any, ...] = ()  # what others like it have in common, if those have other numbers
+    alike: tuple[Any, ...] = ()  # the key that groups similar waits; empty: `what` and `says`
     stack: tuple[str, ...] = ()
 
 
@@ -124,8 +124,8 @@ class Watched(Protocol):
 
     running: dict[int, Any]  # by the identity of a drain thread: the function that it runs, as a `Running` begins
     beside: Beside
-    asks_person: bool  # whether a function waits for a person
-    idle_code: Collection[CodeType]  # where a thread of the drain stands that has nothing to do
+    asks_person: bool  # true if a function waits for a person
+    idle_code: Collection[CodeType]  # the code in which idle drain threads wait
 
     def running_functions(self) -> dict[int, Running]:
         """The functions in `running`, as whole `Running`s."""
@@ -145,17 +145,17 @@ class Supervisor:
         self._drain = drain
         self._wake = threading.Event()
         self._has_stopped = False
-        self._seen: Any = None  # what changes when something moves
-        self._since = self._looked = 0.0  # since when nothing has moved; when that was looked at
-        self._computed: dict[int, float] = {}  # what the process (0) and the drain's threads had computed by then
-        self._clocks: dict[int, int] = {}  # by the identities of these
+        self._seen: Any = None  # the state that changes with any progress
+        self._since = self._looked = 0.0  # the time of the last progress, and of the last look
+        self._computed: dict[int, float] = {}  # CPU times at that look, of the process (0) and the drain's threads
+        self._clocks: dict[int, int] = {}  # by thread identity
         self._is_said = False
         self._is_on_cpu = self._is_alone = False
         config.listen(lambda _: self._wake.set())
 
     def start(self) -> None:
         """Called once the drain runs."""
-        # Asked here alone: at the end of the process JAX has taken its backends down, and would make another.
+        # Called here only: at the end of the process JAX has removed its backends, and would create one.
         self._is_on_cpu, self._is_alone = jax.default_backend() == "cpu", jax.process_count() == 1
         threading.Thread(target=self._run, name="effects-supervisor", daemon=True).start()
 
@@ -172,7 +172,7 @@ class Supervisor:
                 return
             try:
                 self._look(pause)
-            except Exception as error:  # whatever the user's objects do when they are looked at
+            except Exception as error:  # the user's objects may raise when inspected
                 _log(str(error))
 
     def add_clock(self) -> None:
@@ -200,7 +200,7 @@ class Supervisor:
             self._seen = None
             return
         is_busy = self._compute_since() > _BUSY * (now - self._looked)
-        was_held = now - self._looked > 2 * pause + 1  # the process was, or this thread: nothing could move
+        was_held = now - self._looked > 2 * pause + 1  # the process or this thread was stopped
         self._looked = now
         if seen != self._seen or is_busy or was_held:
             self._seen, self._since, self._is_said = seen, now, False
@@ -220,12 +220,12 @@ class Supervisor:
         if plain and not running and not still and not any(stream.calls for stream in self._streams.all()):
             return None
         if not self._is_on_cpu and not any(function[_REPLY] for function in running.values()):
-            return None  # what a GPU computes takes no time of the processor's
-        # No functions themselves, which must be freed with their programs.
+            return None  # a GPU's work takes no CPU time
+        # Not the functions themselves, which must be freed with their programs.
         since = {thread: function[_SINCE] for thread, function in running.items()}
         return since, still, native.stats(), [*map(id, self._drain.beside.unended())]
 
-    # The text: what waits, with the stacks. What for is left to who reads it.
+    # The text: the waiting parts, with stacks. The cause is left to the reader.
 
     def waits(self) -> str:
         """Returns what waits, now; no text if nothing is seen to."""
@@ -296,15 +296,15 @@ class Supervisor:
 
     def _find_circle(self) -> tuple[int, Running] | None:
         """The youngest function whose program waits for it, and its thread, if all functions that run wait for JAX. A
-        function that takes long by itself, and those that wait for it, are let be. None where GPUs or other processes
-        may compute, which does not show here."""
+        slow function, and those that wait for it, are left alone. None where GPUs or other processes may compute, which
+        does not show here."""
         if not (self._is_on_cpu and self._is_alone):
             return None
         functions, stacks = self._drain.running_functions(), frames()
         if self._showing(functions, stacks):
             return None
         for thread, function in functions.items():
-            has_called = function.own is not None and bool(function.own.calls)  # and waits for that, before it ends
+            has_called = function.own is not None and bool(function.own.calls)  # and waits for it at its end
             if not has_called and not _waits_for_jax(stacks.get(function.stack or thread)):
                 return None
         awaited = [(thread, each) for thread, each in functions.items() if each.reply]
@@ -313,14 +313,14 @@ class Supervisor:
     def _end_program_of(self, thread: int, function: Running, seconds: float) -> None:
         waits, now = self._waits(), self._drain.running.get(thread)
         if now is None or now[:_SINCE] != function[:_SINCE]:
-            return  # it has just ended
+            return  # the function has just ended
         failure = errors.EffectError(
             DEADLOCK.format(name=function.name, where=function.where, seconds=seconds, waits=waits)
         )
         self._drain.running[thread] = (*now[:_REPLY], 0, *now[_REPLY + 1 :])
         self._failures.end_program(function.key, failure)
-        Background(lambda: answer_with(function.reply, failure)).start()  # the rest of the program may run there
-        if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
+        Background(lambda: answer_with(function.reply, failure)).start()  # the program's continuation may run there
+        if in_region(function.token[PHASE]):  # the other devices' functions begin only after this one
             native.end_program(*function.key)
 
 
@@ -328,7 +328,7 @@ _REPLY, _SINCE = map(Running._fields.index, ("reply", "since"))
 
 
 def _log(text: str) -> None:
-    """Logs a warning in a thread of its own: a function that is stuck may hold the lock of a handler of `logging`."""
+    """Logs a warning in a separate thread: a function that is stuck may hold the lock of a handler of `logging`."""
     Background(lambda: LOGGER.warning(text)).start()
 
 
@@ -344,7 +344,7 @@ def shown_program(stream: Stream, number: int, name: str, traits: ProgramTraits 
     return f"`{name}` (thread {stream.thread}, dispatch {number}, effects: {', '.join(effects) or 'unknown'}{calls})"
 
 
-# Where threads stand.
+# The stacks of threads.
 
 
 def frames() -> dict[int, FrameType]:
@@ -358,7 +358,7 @@ def frames() -> dict[int, FrameType]:
     finally:
         if collects:
             gc.enable()
-    found.pop(threading.get_ident(), None)  # which would refer to what is returned, in a circle
+    found.pop(threading.get_ident(), None)  # else the frame and the result would be a reference cycle
     return found
 
 
@@ -382,7 +382,7 @@ def _waits_for_jax(innermost: FrameType | None) -> bool:
     if innermost is None:
         return False
     if _is_ours(innermost) or innermost.f_code.co_filename.startswith(_JAX):
-        return bool(_shown_stack(innermost))  # else it is native itself, and may be anywhere
+        return bool(_shown_stack(innermost))  # otherwise the thread is in native code of its own
     names = _names_called(innermost)
     values = [innermost.f_locals.get(name, innermost.f_globals.get(name)) for name in names]
     values += [inspect.getattr_static(value, name, None) for value in values if value is not None for name in names]
@@ -410,14 +410,13 @@ def _names_called(frame: FrameType) -> set[str]:
     }
 
 
-# Programs that have failed on some of their devices and are not over on the others.
+# Programs that have failed on some devices and still run on others.
 
 
 def let_others_go_on(streams: Streams, failures: Failures, beside: Beside) -> None:
-    """Lets the other devices go on, which wait for what the failed ones would have done. The order of effects leaves
-    the failed devices out, and exchanges fail, also those that were started since. A program that a callback has ended
-    is not ended again: the other devices' callbacks are answered and counted in their places. The drain's leader calls
-    this."""
+    """Lets the other devices continue, which wait for the failed ones. The order of effects leaves the failed devices
+    out, and exchanges fail, also those that were started since. A program that a callback has ended is not ended again:
+    the other devices' callbacks are answered and counted in their places. The drain's leader calls this."""
     for failed in failed_on_some_devices(streams, beside.are_exchanging()):
         for device in failed.devices:
             native.lose(*failed.program, device)

@@ -25,11 +25,11 @@ from effects._model.site import Site
 from effects._model.where import Where, where_called
 
 MSG_CALLBACK_NOT_CALLABLE = (
-    "`{call}` at {where} was given {fn} as its function. What is called back is a function, or anything else that can "
-    "be called. Pass the function first, and what it returns behind it: `{call}(fn, shapes, x)`."
+    "`{call}` at {where} was given {fn} as its function. A callback is a function, or another callable. Pass the "
+    "function first, and then the types of its results: `{call}(fn, shapes, x)`."
 )
 MSG_CALLBACK_RUNS_LATER = (
-    "`{call}` at {where} was given `{name}`, which is {kind} function. What is called back runs when it is called, and "
+    "`{call}` at {where} was given `{name}`, which is {kind} function. A callback must run when it is called, and "
     "{what} does not. Pass a function that runs it{example}."
 )
 _RUN_LATER: tuple[tuple[Callable[[Any], bool], str, str, str], ...] = (
@@ -46,9 +46,9 @@ MSG_VMAP_METHOD = (
     "Pass one of {known}."
 )
 MSG_ORDER_OF_JAX = (
-    "`fx.callback` at {where} was given an array as what `{name}` returns, and one argument too few for it. The "
-    "results are described first, and arguments come behind them, as in `io_callback`. Write "
-    "`fx.callback({name}, None, x)` for a function without results."
+    "`fx.callback` at {where} was given an array as the results of `{name}`, and one argument too few for it. The "
+    "results are described first, and arguments come behind them, as in `io_callback`. Write `fx.callback({name}, "
+    "None, x)` for a function without results."
 )
 MSG_RESULT_TYPE = (
     "`{call}` at {where} was given {got!r} among the results of `{name}`. A result is described by an object with "

@@ -87,7 +87,7 @@ def check(
     call or barrier, as exceptions of callbacks are. A check that holds records nothing.
 
     A failed check ends neither its program nor the effects after it, which are evidence of what went wrong. Use
-    `fx.error_if` where a program must not go on.
+    `fx.error_if` if a program must not continue.
 
     Args:
         predicate: A boolean, or an array of booleans, all of which must hold. Under `vmap` each lane has a check of its
@@ -163,18 +163,18 @@ def truth_of(predicate: Any, where: Where, together: Callable[[Any], Any], call:
     """The truth of a predicate, reduced by `together` if it is an array: a bool if it is known now, else a traced
     scalar."""
     if _jax.is_reference(predicate):
-        predicate = predicate[...]  # what it holds now
+        predicate = predicate[...]  # a copy of its present value
     if isinstance(predicate, (bool, np.bool_)):
         return bool(predicate)
     if not isinstance(predicate, (jax.Array, np.ndarray)) or predicate.dtype != bool:
         shown = f"an array of {predicate.dtype}" if hasattr(predicate, "dtype") else errors.shown(predicate)
         raise TypeError(MSG_PREDICATE.format(call=call, where=where, predicate=shown, rule=rule, example=example))
-    with jax.transfer_guard("allow"):  # the guard is for the user's transfers; this one is ours
+    with jax.transfer_guard("allow"):  # the user's guard is not for our transfer
         truth = together(predicate) if predicate.ndim else predicate
         return truth if isinstance(truth, _jax.Tracer) else bool(truth)
 
 
-# `fx.error_if`: a program ends where its values are wrong.
+# `fx.error_if`: ends a program whose values are wrong.
 
 T = TypeVar("T")
 
@@ -252,7 +252,7 @@ def error_if(
     """Returns `x`, or ends the program here: if a predicate is true, the call of the program raises `CheckError`.
 
     The program waits at this point, in program order, only if the predicate is true. Effects before this point are
-    carried out, later ones are not. Operations on the returned value run only if the program goes on.
+    carried out, later ones are not. Operations on the returned value run only if the program continues.
 
     In a `jax.shard_map` with collectives the devices reduce the predicate, in an additional collective, and all end the
     program if one does. Inside of a `cond` or `while` they do not, since not all devices may reach the call.

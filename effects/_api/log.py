@@ -159,8 +159,8 @@ def log(
             if its level is below the logger's when the program gets here.
         logger: The name of the logger that gets the event, `effects` by default.
         ordered: True if the event must come in program order. An unordered event may come at any time.
-        per_shard: True if each shard of sharded arrays is an event of its own, on the device that has the shard,
-            without a gather. The record has the device and the shard's `index`.
+        per_shard: True to log an event for each shard of sharded arrays, on the shard's device, without a gather. The
+            record has the device and the shard's `index`.
         every: A number n: the first event is logged, and each n-th after it, over loops and calls of the program. A
             `vmap` counts once for all lanes.
         first: The maximum number of events logged, on each device of a `jax.shard_map`.

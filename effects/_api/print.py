@@ -51,8 +51,8 @@ def print(
             norm of an array's finite elements and the fractions of zeros and of nonfinite elements; `{:hist}` shows a
             histogram. Of a pytree, such as parameters or gradients, both show a line for each leaf.
         ordered: True if the line must come in program order. An unordered line may come at any time.
-        per_shard: True if each shard of sharded arrays is printed by itself, on the device that has it, without a
-            gather. The line begins with device and index, unless the format has fields `{device}` or `{index}`.
+        per_shard: True to print each shard of sharded arrays on its device, without a gather. The line begins with
+            device and index, unless the format has fields `{device}` or `{index}`.
         level: The level of the line: a number as for `logging`, or a name such as `"warning"`. The line is left out if
             its level is below the logger's when the program gets here.
         logger: The name of the logger whose level counts, `effects` by default.

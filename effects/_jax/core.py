@@ -135,7 +135,7 @@ def _varying(aval: Any) -> frozenset[Any]:
 def bind(eqn: Any, args: Sequence[Any]) -> Sequence[Any]:
     """Binds an equation as it is to new arguments; always returns a sequence."""
     bind_params = eqn.primitive.get_bind_params(eqn.params)
-    if isinstance(bind_params, tuple):  # up to JAX 0.10, functions are separate from parameters
+    if isinstance(bind_params, tuple):  # up to JAX 0.10, functions are separate from other parameters
         subfuns, bind_params = bind_params
         out = eqn.primitive.bind(*subfuns, *args, **bind_params)
     else:
@@ -195,7 +195,7 @@ def has_state(jaxpr: Any) -> bool:
 
 
 OWN_REFERENCE = core.internal_mutable_array_effect
-"""The effect of a jaxpr that makes references of its own, which nothing outside of the jaxpr sees."""
+"""The effect of a jaxpr that makes references, invisible outside of the jaxpr."""
 
 
 def has_axis(jaxpr: Any) -> bool:
@@ -359,5 +359,5 @@ def without_first_argument(tree: Any) -> Any:
 
     try:
         return rest(tree_util.default_registry)
-    except ValueError:  # of the other registry: a structure has no attribute that says which one it belongs to
+    except ValueError:  # of the other registry: a treedef has no attribute for its registry
         return rest(tree_util.tracing_registry)

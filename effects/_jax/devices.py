@@ -54,7 +54,7 @@ def default_device() -> Any:
 
 
 def committed_device_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The device of the first committed argument; None if there is none. No argument may lie on several devices."""
+    """The device of the first committed argument; None if there is none. No argument is on several devices."""
     for x in jax.tree.leaves((args, kwargs)):
         if type(x) is ArrayImpl and x.committed and x.sharding.num_devices == 1:
             return next(iter(x.sharding.device_set))
@@ -80,7 +80,7 @@ class Placing:
         """The array on these devices, as by `jax.device_put`, which takes ten times as long."""
         aval = core.ShapedArray(x.shape, x.dtype)
         copies = [x] * len(self._devices)
-        with jax.transfer_guard_host_to_device("allow"):  # the guard is for the user's transfers; this one is ours
+        with jax.transfer_guard_host_to_device("allow"):  # the user's guard is not for our transfer
             return xla_client.batched_device_put(aval, self._sharding, copies, self._devices, self._committed)
 
 
@@ -138,7 +138,7 @@ def run_id() -> str | None:
 @functools.cache
 def _agreed_run_id() -> str:
     service = coordination_service()
-    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process was first
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another process has set it
         service.key_value_set("token-effects/run", uuid.uuid4().hex)
     return service.blocking_key_value_get("token-effects/run", 60_000)
 
@@ -152,7 +152,7 @@ def device_places(platform: str) -> dict[int, int]:
         return {device.id: place for place, device in enumerate(jax.devices(platform))} if several else {}
     try:
         devices = jax.devices(platform)
-    except RuntimeError:  # there are none
+    except RuntimeError:  # no such platform
         return {}
     here = {x.local_hardware_id: place for place, x in enumerate(devices) if x.process_index == jax.process_index()}
     return {} if all(number == place for number, place in here.items()) else here

@@ -13,7 +13,7 @@ from jax._src import config as jax_config
 from jax._src import core, debugging, dispatch, shard_map, sharding_impls
 from jax._src import effects as jax_effects
 from jax._src import mesh as jax_mesh
-from jax._src.api import jit as jit  # JAX's own, whatever `jax.jit` is by now
+from jax._src.api import jit as jit  # JAX's own, even after `fx.install`
 from jax._src.interpreters import mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lib import _jax as _jaxlib
@@ -138,7 +138,7 @@ def callback_context(x64: bool, primitive: Any = None) -> Iterator[Callable[[Any
     with (
         jax_config.enable_x64(x64),
         jax_config.default_device(device),
-        jax.transfer_guard_host_to_device("allow"),  # the user may guard against transfers of their own
+        jax.transfer_guard_host_to_device("allow"),  # the user's guard is not for our transfer
         sharding_impls._internal_use_concrete_mesh(jax_mesh.empty_concrete_mesh),
         jax_mesh.use_abstract_mesh(jax_mesh.empty_abstract_mesh),
     ):
@@ -167,7 +167,7 @@ def logs_failures(primitive: Any) -> bool:
 def _putting_on(device: Any) -> Callable[[Any], jax.Array]:
     sharding = jax.sharding.SingleDeviceSharding(device)
 
-    def put(x: Any) -> jax.Array:  # `jax.device_put` does the same and takes six times as long
+    def put(x: Any) -> jax.Array:  # six times as fast as `jax.device_put`
         return xla_client.batched_device_put(_aval(x.shape, x.dtype), sharding, [x], [device])
 
     return put
@@ -217,8 +217,8 @@ def lower_as_callback(
     )
     if ordered:
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({order: token})))
-    # If the results of such a call were exactly the carry of a while loop, XLA would take the body for the identity and
-    # delete the loop. The optimization barrier prevents that.
+    # Without the barrier, XLA would take a while loop's carry for loop-invariant if the carry is exactly the results of
+    # this call: see `record_p` in lowering/tokens.py, which says when this can go.
     return mlir.hlo.OptimizationBarrierOp(results).results if results else results
 
 
@@ -272,7 +272,7 @@ def register_effect_types(types: Sequence[type], *, ordered: type) -> None:
         jax_effects.custom_derivatives_allowed_effects.add_type(type_)
         jax_effects.remat_allowed_effects.add_type(type_)
     jax_effects.ordered_effects.add_type(ordered)
-    jax_effects.shardable_ordered_effects.add_type(ordered)  # else JAX refuses before our lowering can
+    jax_effects.shardable_ordered_effects.add_type(ordered)  # else JAX refuses before our lowering runs
 
 
 def infer_types_each_time(primitive: Primitive) -> None:
@@ -305,8 +305,9 @@ value has a row for each device."""
 
 def register_ffi_type(name: str, type_id: Any, type_info: Any, platform: str = "cpu") -> None:
     """Registers the type of the state that a loaded program keeps between calls of a handler."""
-    # JAX defers registrations until there is a backend, and then registers handlers before types. But a handler needs
-    # its type to be registered first, so JAX is made to register types at once.
+    # JAX defers registrations until there is a backend, and then registers handlers before types (0.10 to 0.12:
+    # `make_cpu_client` in jaxlib/xla_client.py). A handler needs its type first, so types are registered at once. This
+    # can go when that order is swapped.
     if platform == "cpu":
         xla_client.register_custom_type_handler(platform, xla_client._xla.register_custom_type)
     jax.ffi.register_ffi_type(name, {"type_id": type_id, "type_info": type_info}, platform=platform)

@@ -87,7 +87,7 @@ def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[...,
         vmapped_dims=mapping.vmapped_dims,
     )
     blocks = mapping.block_mappings
-    if target == MOSAIC_TPU:  # it reads scalars from SMEM only
+    if target == MOSAIC_TPU:  # scalars are read from SMEM only
         blocks = [_in_space(each, space) if each.origin.startswith(HIDDEN) else each for each in blocks]
     first = mapping.num_index_operands
     at = first + len(blocks)

@@ -25,11 +25,10 @@ def mesh_kernel_primitive() -> Any:
     return sys.modules[MESH_KERNELS].mpmd_map_p
 
 
-# Options of kernels beyond the parameters of their calls: one value, which is part of the keys of JAX's caches.
+# Options of kernels that are no parameters of their calls: one value, which is part of the keys of JAX's caches.
 #
-# A function that was traced with another value is traced again. All options are one context, since JAX hashes and
-# compares every context at every dispatch, whatever is dispatched. For the same reason the value is None, and not a
-# tuple, if no option is set.
+# A function that was traced with another value is traced again. All options are in one context, since JAX hashes and
+# compares every context at every dispatch. For the same reason the value is None, not a tuple, if no option is set.
 
 
 class KernelOptions(NamedTuple):

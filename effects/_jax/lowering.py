@@ -299,7 +299,7 @@ def missing_platform(ctx: Any) -> str | None:
         return None
     try:
         backend = ctx.module_context.get_backend(optional=True)
-    except RuntimeError:  # JAX does not know the platform here
+    except RuntimeError:  # unknown platform in this process
         backend = None
     return platforms[0] if backend is None else None
 

@@ -141,7 +141,7 @@ def block_starts(
         along = zip(evaluate(index_map, [*index, *prefetched]), block.block_shape, block.array_aval.shape, strict=True)
         for number, size, whole in along:
             if isinstance(size, pallas_core.Element):
-                starts.append((number, whole + sum(size.padding) - size.block_size + 1))  # its end must be inside too
+                starts.append((number, whole + sum(size.padding) - size.block_size + 1))  # its end must be inside, too
             else:
                 starts.append((number * pallas_core.get_block_size(size), whole))
         yield block.origin, (named.func_filename or "", named.func_lineno or 0, named.func_name), starts
@@ -176,7 +176,7 @@ def _all_positions(transforms: Sequence[Any]) -> list[tuple[int, int, Any]]:
 def _positions(indexer: Any) -> Iterator[tuple[int, int, Any]]:
     rank, num_slices = len(indexer.int_indexer_shape), sum(isinstance(i, indexing.Slice) for i in indexer.indices)
     arrays = [axis for axis, index in enumerate(indexer.indices) if not isinstance(index, indexing.Slice)]
-    # As in NumPy, axes of index arrays are in the place of the first array, or first if slices separate the arrays.
+    # As in NumPy, the axes of index arrays replace the first array's axis, or come first if slices separate the arrays.
     ahead = arrays[0] if arrays and arrays[-1] - arrays[0] < len(arrays) else 0
     slices = 0
     for axis, (index, size) in enumerate(zip(indexer.indices, indexer.shape, strict=True)):

@@ -31,7 +31,7 @@ from jax._src.lax.control_flow import loops
 
 from effects._jax.primitives import cond_p, custom_vmap_p, run_state_p, scan_p, while_p
 
-# A change of JAX: its patch points, and the row that says why.
+# A change of JAX: its patch points, and its row of the table.
 
 
 class PatchPoint(NamedTuple):
@@ -124,7 +124,7 @@ class Patches(tuple[Patch, ...]):
 _TITLE = f"What importing `effects` changes in JAX {jax.__version__}:"
 
 
-# The rows of the table of patches that change modules of Pallas, which JAX itself does not import.
+# The rows of patches of Pallas's modules, which `import jax` does not import.
 
 Rows = Callable[[], tuple[Patch, ...]]
 
@@ -200,10 +200,10 @@ def _rows_of_kernels() -> tuple[Patch, ...]:
     )
 
 
-# Import hooks for modules that many programs do not need, such as those of Pallas.
+# Import hooks for modules that few programs need, such as Pallas's.
 #
-# Importing such modules early would take longer than the import of this library. A hook runs inside the import of its
-# module, so that no code sees the module without the changes.
+# To import such modules early would take longer than the import of this library. A hook runs inside the import of its
+# module, so no code sees the module without the changes.
 
 _waiting: dict[str, list[Callable[[], None]]] = {}
 
@@ -402,8 +402,8 @@ _TABLE = (
     ),
 )
 
-# By the names of rows, of JAX's modules, and of patch points. A reload of this module keeps the three dictionaries, so
-# that nothing is replaced twice.
+# By the names of rows, JAX's modules, and patch points. A reload of this module keeps the three dictionaries, so that
+# nothing is patched twice.
 _makers: dict[str, Maker] = globals().get("_makers", {})
 _loaders: dict[str, Callable[[], None]] = globals().get("_loaders", {})
 _originals: dict[str, Any] = globals().get("_originals", {})
@@ -449,7 +449,7 @@ def _load_and_change(module: str, rows: Rows) -> None:
 
 
 def _change(rows: Sequence[Patch]) -> None:
-    """Makes the changes of rows. A row of an extension that is not there has no implementation, and changes nothing."""
+    """Makes the changes of rows. The row of a missing extension has no implementation, and changes nothing."""
     for row in rows:
         for point in row.points if row.name in _makers else ():
             original = point.get()

@@ -225,8 +225,8 @@ def _changed(fun: Any, change: Callable[..., Any]) -> Any:
 
 
 def batched(jaxpr: Any, axis_data: Any, which: Sequence[bool], outs: bool | Sequence[bool]) -> tuple[Any, list[bool]]:
-    """Batches a jaxpr: inputs in `which` have lanes in their leading axis. Returns the jaxpr and, for each result,
-    whether it has lanes; results in `outs` always have."""
+    """Batches a jaxpr: inputs in `which` have lanes in their leading axis. Returns the jaxpr and, for each result, True
+    if it has lanes; results in `outs` always have."""
     instantiate = outs if isinstance(outs, bool) else list(outs)
     jaxpr, outs_batched = batching.batch_jaxpr(closed_jaxpr(jaxpr), axis_data, list(which), instantiate)
     return closed_jaxpr(jaxpr), list(outs_batched)

@@ -169,7 +169,8 @@ def check_symbolic_scopes(fun: Any, args: Any, kwargs: Any) -> None:
 
 launches_take_threads = jax.__version_info__ < (0, 12)
 """True if XLA launches programs over several CPU devices on the threads that also compute, as it does below JAX 0.12.
-The launch of a 33rd program on a device blocks, and may then hold a thread that one of the 32 needs: a deadlock."""
+The launch of a 33rd program on a device blocks (`max_inflight_computations_per_device` in
+xla/pjrt/plugin/xla_cpu/cpu_client_options.h), and may then hold a thread that one of the 32 needs: a deadlock."""
 
 
 # Tracebacks that show the user's frames only: `jax._src.traceback_util`.
@@ -226,7 +227,7 @@ def traceback_of(stack: Any) -> types.TracebackType | None:
     for each in stack.frames[: len(lines) - len(shared)]:
         if _is_users(each.file_name):
             frame = _frame_at(each.file_name, each.function_name, each.function_start_line, each.line_num)
-            made = types.TracebackType(made, frame, -1, each.line_num)  # -1: its columns are not known
+            made = types.TracebackType(made, frame, -1, each.line_num)  # -1: unknown columns
     return made
 
 
@@ -264,7 +265,7 @@ def for_users(function: Callable[P, T]) -> Callable[P, T]:
             if outside:
                 try:
                     leave_traces()
-                finally:  # once more: another interrupt may have ended the first
+                finally:  # once more: an interrupt may have ended the first call
                     leave_traces()
             hide_frames(error)
             raise

@@ -37,8 +37,8 @@ class HostCall(Content):
     """True if the function's exception is raised as it is, since its message is complete. It ends the program."""
 
     function: HostFunction
-    results: tuple[Operand, ...] | None = None  # types of the results in one lane; None: no program waits for any
-    tree: Any = None  # their treedef, or its text in a process that has no more
+    results: tuple[Operand, ...] | None = None  # types of one lane's results; None: no program waits for results
+    tree: Any = None  # their treedef, or only its text in a process without the treedef
     pass_record: bool = False
     vmap_method: str | None = None  # as for `jax.pure_callback`; None: lane by lane
 
@@ -140,7 +140,7 @@ def take_results(call: HostCall, returned: Any, types: Sequence[Operand]) -> lis
     """Converts a callback's results, for one lane or for all, to arrays of the stored dtypes of these types.
 
     Raises:
-        UnexpectedResults: if structure, shapes or dtypes are not those that were asked for.
+        UnexpectedResults: if structure, shapes or dtypes are not the declared ones.
     """
     if call.only_result is not None and isinstance(returned, _ARRAY):
         return [_take_result(returned, types[0])]
@@ -155,9 +155,9 @@ _ARRAY = np.ndarray, np.generic
 
 def _take_result(leaf: Any, result: Operand) -> np.ndarray:
     if type(leaf) is np.ndarray and leaf.dtype is result.stored and leaf.shape == result.shape:
-        return leaf  # the most common case, which would pass all the tests below
+        return leaf  # the common case, which passes all tests below
     if type(leaf) in (bool, int, float, complex):
-        # A Python number has no dtype: it takes the result's, if that can hold the number.
+        # A Python number has no dtype: it is converted to the result's dtype, if that can represent it.
         kinds = {bool: "b", int: "biufc", float: "fc", complex: "c"}[type(leaf)]
         kind = result.dtype.kind if result.dtype.kind in "biufc" else ("f" if _is_float(result.dtype) else "i")
         if result.shape or kind not in kinds or (kind == "b" and leaf not in (0, 1)):

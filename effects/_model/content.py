@@ -58,7 +58,7 @@ class Content:
     # While a program is traced and lowered.
 
     delivered_individually: ClassVar[bool] = False
-    """True if each record is delivered by itself, since a user function may be called for it."""
+    """True if records are delivered one by one, since each may call a user function."""
 
     may_be_left_out: ClassVar[bool] = True
     """True if a filter may drop records."""

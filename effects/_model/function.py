@@ -15,8 +15,8 @@ MSG_CALLBACK_NAME = (
     "say, `@fx.register_callback('training.save')`."
 )
 MSG_CALLBACK_REGISTERED = (
-    "`register_callback({name!r})` was given {fn} as its function. What is called back is a function, or anything else "
-    "that can be called. Use it as a decorator of a function."
+    "`register_callback({name!r})` was given {fn} as its function. A callback is a function, or another callable. Use "
+    "it as a decorator of a function."
 )
 MSG_CALLBACK_TAKEN = (
     "The name {name!r} is taken: {known!r} is registered under it, and {fn!r} cannot be. A name means one function for "
@@ -27,7 +27,7 @@ MSG_CALLBACK_TAKEN = (
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _registered: dict[str, Callable[..., Any]] = {}  # by name; written under the lock, never removed from
-_names: dict[int, str] = {}  # by the function's address, which is never reused, since `_registered` keeps the function
+_names: dict[int, str] = {}  # by address, which is not reused, since `_registered` keeps the function
 _lock = threading.Lock()
 
 
@@ -111,6 +111,6 @@ _numbering = Numbering()
 def _local_key(fn: Any, name: str) -> str:
     """Module, qualified name and number: the same key for the same function, and different keys for different ones."""
     place = f"{getattr(fn, '__module__', None)}:{function_name(fn)}:{name}"
-    if isinstance(fn, types.MethodType):  # made anew whenever it is asked for
+    if isinstance(fn, types.MethodType):  # a new object at each access
         return f"{place}#{_numbering.number_of(place, fn.__self__, fn.__func__)}"
     return f"{place}#{_numbering.number_of(place, fn)}"

@@ -81,7 +81,7 @@ class _Formatter(string.Formatter):
     """Fills a format as `str.format` does, and shows pytrees as a whole."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count()  # of fields without a number of their own
+        self._numbers = itertools.count()  # numbers fields without an explicit number
         self.computed_spec = False
 
     def parse(self, format_string: str) -> Any:
@@ -95,7 +95,7 @@ class _Formatter(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec not in _OF_WHOLES or isinstance(value, (Mark, str)):
             return super().format_field(value, format_spec)
-        from effects._model.whole import SHOWN  # which few formats need
+        from effects._model.whole import SHOWN  # imported late: few formats need it
 
         show, lines = SHOWN[format_spec], []
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
@@ -158,7 +158,7 @@ class _Fields(_Formatter):
     def _is_known(self, name: str, marked: Arguments) -> bool:
         try:
             return isinstance(self.get_field(name, *marked)[0], _Known)
-        except Exception:  # the field is filled by a record, or a class of the user's raised
+        except Exception:  # a record fills the field, or a class of the user raised
             return False
 
 
@@ -246,7 +246,7 @@ def check_format(
     is_large = any(isinstance(leaf, Operand) and leaf.shape for leaf in site_leaves)
     text, written = "", fmt
     try:
-        if not fields.computed_spec:  # else a field's specification is known only with the values
+        if not fields.computed_spec:  # a nested specification is known only with the values
             with np.printoptions(threshold=8) if is_large else contextlib.nullcontext():
                 text = fill(fmt, args, {**record_fields, **kwargs})
         if has_objects:
@@ -409,14 +409,14 @@ def write_lines(records: Iterable[Record], shown: Callable[[Record], str], write
     try:
         for record in records:
             lines.append(shown(record))
-    finally:  # also the lines before a record that cannot be shown
+    finally:  # including the lines before a record that cannot be shown
         if lines:
             write("".join(lines))
 
 
 def jax_text(fmt: str, options: dict[str, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """The text of a format of JAX's, under NumPy's print options."""
-    if options == np.get_printoptions():  # setting the options takes longer than getting them
+    if options == np.get_printoptions():  # setting the options is slower than reading them
         return fmt.format(*args, **kwargs)
     with np.printoptions(**options):
         return fmt.format(*args, **kwargs)

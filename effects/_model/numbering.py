@@ -18,17 +18,18 @@ class Numbering:
 
     def __init__(self) -> None:
         self._next: dict[str, Iterator[int]] = {}
-        # By name and identity. An entry is removed with its object, before the object's memory is freed, so that no
-        # later object at the same address meets it. There is no lock, since an object may die at any time.
+        # By name and identity. An entry is removed before its object's memory is freed, so that no later object at that
+        # address finds it. There is no lock, since an object may die at any time, also in a thread that holds the lock.
         self._numbers: dict[Any, tuple[weakref.ref[Any], int]] = {}
 
     def number_of(self, name: str, owner: Any, part: Any = None) -> int:
-        """The number of an object, or of a part that its owner keeps alive, among those of this name."""
+        """The number of an object (or of a part that its owner keeps alive) among the objects numbered under this
+        name."""
         identity = name, id(owner), id(part)
         if (known := self._numbers.get(identity)) is not None:
             return known[1]
         number = next(self._next.setdefault(name, itertools.count()))
-        with contextlib.suppress(TypeError):  # without weak references, each call gets a new number
+        with contextlib.suppress(TypeError):  # no weak reference: each call gets a new number
             entry = weakref.ref(owner, lambda _: self._numbers.pop(identity, None)), number
-            return self._numbers.setdefault(identity, entry)[1]  # another thread may have been first
+            return self._numbers.setdefault(identity, entry)[1]  # another thread may have added it
         return number

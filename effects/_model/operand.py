@@ -32,8 +32,8 @@ class Operand:
 
     shape: tuple[int, ...]
     dtype: np.dtype  # as shown
-    stored: np.dtype  # as it travels: narrow integers take a byte
-    lanes: tuple[bool, ...] = ()  # for each `vmap` around the site, whether this operand differs between its lanes
+    stored: np.dtype  # in the record: narrow integers take a byte
+    lanes: tuple[bool, ...] = ()  # for each `vmap` around the site: True if this operand differs between lanes
 
     def zeros(self) -> np.ndarray:
         """Returns zeros of the shape that one lane sees, in next to no memory, to try a format with."""
@@ -93,7 +93,7 @@ class Static:
 
 
 class Text(str):
-    """The text of an object, with its `repr` text too, by which containers show their elements."""
+    """The text of an object, and its `repr`, which containers show."""
 
     def __new__(cls, thing: object, repr_text: str | None = None) -> Self:
         text = super().__new__(cls, thing if isinstance(thing, str) else _text(str, thing))
@@ -109,7 +109,7 @@ class Text(str):
 def _text(of: Callable[[object], str], thing: object) -> str:
     try:
         return of(thing)
-    except Exception:  # a format that shows it says so
+    except Exception:  # a format with this field raises
         return f"<{type(thing).__qualname__}>"
 
 
@@ -142,7 +142,7 @@ def dtype_name(dtype: np.dtype) -> str:
     return dtype.name
 
 
-# Types of less than a byte travel as wider ones, since each device packs them in its own format.
+# Types narrower than a byte are widened in records, since devices pack them in different formats.
 _STORED = {
     **dict.fromkeys(("int1", "int2", "int4"), np.dtype(np.int8)),
     **dict.fromkeys(("uint1", "uint2", "uint4"), np.dtype(np.uint8)),
@@ -213,7 +213,7 @@ def take_arguments(
             leaves.append(Static(_jax.plain_number(leaf)))
             continue
         if _jax.is_reference(leaf):
-            leaf = leaf[...]  # what it holds now
+            leaf = leaf[...]  # a copy of its present value
         if takes_objects and not is_array(leaf):
             leaves.append(Static(leaf))
             continue
@@ -237,7 +237,7 @@ def take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand
     are refused."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = _jax.physical_key_data(x)
-    if x.dtype == jax.dtypes.float0:  # the tangent of an integer: it has no value
+    if x.dtype == jax.dtypes.float0:  # float0, the tangent of an integer: it has no value
         x = np.zeros(x.shape, bool)
     elif isinstance(x, np.ndarray):
         if not is_array(x):

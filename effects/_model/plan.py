@@ -20,7 +20,7 @@ class Style(enum.IntEnum):
     """The style in which a field shows its operand."""
 
     FORMAT = 0  # as `str.format` does
-    STRING = 1  # as `str` does, to which NumPy's numbers are not Python's
+    STRING = 1  # as `str` does, which differs for NumPy's numbers
     REPR = 2  # as `repr` does
     JSON = 3
 
@@ -30,7 +30,7 @@ class Wrap(enum.IntEnum):
 
     NONE = 0
     BEGIN = 1
-    END_STRING = 2  # the span is quoted as a string of JSON
+    END_STRING = 2  # quotes the span as a string of JSON
     END_LINE = 3  # newlines in the span become spaces
 
 
@@ -54,5 +54,5 @@ class Plan(NamedTuple):
     """The plan by which native code makes the text of a site's records."""
 
     pieces: list[Piece]
-    lanes: tuple[int, ...] = ()  # the number along each axis; each lane has a text of its own
-    mask: Piece | None = None  # which lanes have the effect; None: all
+    lanes: tuple[int, ...] = ()  # the number along each axis; there is a text for each lane
+    mask: Piece | None = None  # the lanes that have the effect; None: all

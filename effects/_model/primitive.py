@@ -29,8 +29,8 @@ MSG_TRANSPOSED = (
 )
 
 MSG_WHEN = (
-    "`{call}` at {where} was given {value} as `when`. That is one boolean, which the program may compute. Write a "
-    "comparison, say `when=loss > 10`, and of an array `when=x.any()`."
+    "`{call}` at {where} was given {value} as `when`. `when` is one boolean, which the program may compute. Write a "
+    "comparison, say `when=loss > 10`, or for an array `when=x.any()`."
 )
 
 effect_p = _jax.Primitive("effect")
@@ -66,7 +66,7 @@ def take_when(when: Any, site: Site, call: str) -> Any:
     if when is None:
         return True
     if _jax.is_reference(when):
-        when = when[...]  # what it holds now
+        when = when[...]  # a copy of its present value
     is_boolean = isinstance(when, (bool, np.bool_)) or getattr(when, "dtype", None) == np.dtype(bool)
     if not is_boolean or np.shape(when) != ():
         is_array = hasattr(when, "dtype")

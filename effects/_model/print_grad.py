@@ -47,7 +47,7 @@ def _print_grad_transpose(cotangents: Sequence[Any], *args: Any, site: Site) -> 
 
 
 def _print_grad_batch(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], *, site: Site) -> tuple[Any, Any]:
-    """Batches the values even if they are the same in all lanes, since each lane has a cotangent of its own."""
+    """Batches the values even if they are equal in all lanes, since each lane has its own cotangent."""
     if all(dim is None for dim in dims) and _jax.is_axis_of_tangents(axis_data):
         outs = print_grad_p.bind(*args, site=site)
         return outs, [None] * len(outs)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Record:
     """One effect that happened.
 
-    Its values are made when they are asked for.
+    Its values are made at their first use.
 
     Attributes:
         effect: The effect's name.
@@ -39,7 +39,7 @@ class Record:
         grid: In a Pallas kernel: the index of the program that recorded it, as `pl.program_id` of each axis. Under
             `vmap` of the kernel the lane comes first. None outside of kernels.
         time: The time when its device published it, in seconds since the epoch, as of `time.time()`; for a record
-            published before anything asked for records, the time when the host took it.
+            published before there was any observer, the time when the host took it.
 
     Example:
         >>> import effects as fx
@@ -197,7 +197,7 @@ class Record:
     def __repr__(self) -> str:
         try:
             shown = repr(self.text)
-        except Exception as error:  # a field that cannot be shown: the rest is worth seeing
+        except Exception as error:  # a field that cannot be shown must not hide the others
             shown = f"<{error!r}>"
         lane = f" lane={self.lane}" if self.lane else ""
         grid = f" grid={self.grid}" if self.grid else ""
@@ -262,7 +262,7 @@ class Records(Sequence[Record]):
 
     @classmethod
     def of_one(cls, site: Site, header: Header, payload: Any) -> Records:
-        """One record that travelled by itself."""
+        """A single record."""
         records = cls(b"", 1, lambda _: site)
         records._one = site.resolve_sizes(payload), header.token, header.device, payload, header.time
         return records
@@ -331,7 +331,7 @@ class Records(Sequence[Record]):
         """The sites of these records, each once."""
         if self._sites is None:
             known = {site_id: self._find_site(site_id) for site_id in native.sites_of(self._data)}
-            self._find_site = known.__getitem__  # a handler may keep the records for longer than their program lives
+            self._find_site = known.__getitem__  # a handler may keep records longer than their program lives
             self._sites = [*known.values()] if self._one is None else [self._one[0]]
         return self._sites
 

@@ -48,7 +48,7 @@ def describe_site(site: Site) -> str:
     }
     if site.where.callers:
         description["callers"] = site.where.callers
-    if not site.is_flat:  # with the types of keys and nodes and the node data, so that different trees differ
+    if not site.is_flat:  # with the types of keys and nodes and the node data, so that no two trees have one text
         description |= {"tree": describe_tree(site.tree), "structure": str(site.tree)}
     if site.lanes:
         description["lanes"] = site.lanes
@@ -127,14 +127,14 @@ class Site:
     tree: Any  # the treedef of (args, kwargs)
     where: Where
     lanes: tuple[int, ...] = ()  # sizes of the `vmap`s around the call, the outermost first
-    mask: Operand | None = None  # the lanes that have the effect; travels ahead of the leaves; None: all lanes
+    mask: Operand | None = None  # the lanes that have the effect, an operand before the leaves; None: all lanes
     processes: tuple[int, ...] = ()  # the processes that each have all records, where XLA's partitioner has several
-    num_dynamic_sizes: int = 0  # the number of sizes known only when the program runs; they come first in its records
+    num_dynamic_sizes: int = 0  # the number of symbolic sizes, which come first in its records
     per_shard: bool = False  # True if each shard of a sharded array is an effect of its own
     shards: Shards | None = None  # in the site of one record: its shards
-    filter: Filter = ALWAYS  # decides which of its effects are shown
-    origin: Origin | None = None  # the callback of JAX's own that it was written as
-    hidden: tuple[tuple[str, Operand], ...] = ()  # operands of extensions, by name; they travel behind the mask
+    filter: Filter = ALWAYS  # the filter of its line
+    origin: Origin | None = None  # the callback of JAX's own from which it was taken over
+    hidden: tuple[tuple[str, Operand], ...] = ()  # operands of extensions, by name, after the mask
 
     @functools.cached_property
     def description(self) -> str:
@@ -419,5 +419,5 @@ _jax.hold_weakly_in_caches(Site)  # a site may hold a user function
 def site_from(text: str, content_of: ReadContent = content_from) -> Site:
     """The site that has this description. `content_of` reads the content's description."""
     site = Site(**read_site(json.loads(text), content_of))
-    site.__dict__["description"] = text  # a user class is read back as a list, whose description would differ
+    site.__dict__["description"] = text  # a user class is read back as a list, with another description
     return site

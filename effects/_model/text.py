@@ -100,8 +100,8 @@ def _dtype_in_repr(dtype: np.dtype, is_empty: bool) -> str:
     return name.removesuffix(")")
 
 
-# Records whose values are marks. From the text that Python makes of such a record follows the plan by which native code
-# makes the text of any record of the site.
+# Records whose values are marks. Python formats such a record once; from the text follows the plan by which native code
+# formats every record of the site.
 
 
 class MarkedRecord(Record):
@@ -145,7 +145,7 @@ class MarkedRecord(Record):
 
     @property
     def _arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args, kwargs = self._site.arguments(self._payload)  # one lane's already
+        args, kwargs = self._site.arguments(self._payload)  # the shape of one lane
         return args, self._site.content.in_order(kwargs)
 
     @property
@@ -241,7 +241,7 @@ def text_plan(site: Site, shown: Callable[[Record], str]) -> Plan | None:
     try:
         record = MarkedRecord(site)
         return _if_encodable(plan_of(site, record.pieces(shown(record))))
-    except Exception:  # an attribute or a specification that a mark does not have
+    except Exception:  # an attribute or a specification that marks do not support
         return None
 
 
@@ -299,7 +299,7 @@ class NativeRows:
         try:
             plan = self._make(site)
             return _OF_PYTHON if plan is None else native.Plan(plan)
-        except Exception:  # an operation that a mark does not support
+        except Exception:  # an operation that marks do not support
             return _OF_PYTHON
 
 

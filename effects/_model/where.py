@@ -1,4 +1,4 @@
-"""Lines of the user's source, by which effects, errors and records say where they come from."""
+"""Lines of the user's source: the origins of effects, errors and records."""
 
 from __future__ import annotations
 

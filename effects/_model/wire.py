@@ -195,7 +195,7 @@ CUSTOM_CALL_STATE = "effects_custom_call"
 class ProgramTraits(NamedTuple):
     """The traits of a program's effects. Every call returns them, beside the output token."""
 
-    effects: tuple[str, ...]  # the names of effects
+    effects: tuple[str, ...]  # the names of its effects
     has_callbacks: bool
     awaits_results: bool  # True if the program waits for results of callbacks
     has_custom_calls: bool = False  # True if the program calls user handlers
@@ -212,9 +212,9 @@ class Batch(NamedTuple):
     items: list[Any]  # `Item`s
     finished: list[tuple[int, int, int]]  # runs of epochs that have ended: (thread, first, count)
     settled: list[tuple[int, int, set[int]]]  # `(thread, epoch, domains)`: see `Stream.settled`
-    forgotten: list[int]  # sites that will have no more records
-    run: int | None  # the thread of the records for Python in this batch; None: there are none
-    domain: int  # the number of these records' order domain
+    forgotten: list[int]  # sites without further records
+    run: int | None  # the thread of the batch's records for Python; None: there are none
+    domain: int  # the number of their order domain
     run_number: int  # the order domain is suspended until `native.resume(run, run_number)`
     stopped: bool  # True if the drain must end
 
@@ -232,11 +232,11 @@ class Item(NamedTuple):
     thread: int
     epoch: int
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
-    data: Any  # text; headers and payloads; a large record's header; or, with callbacks, a list of records
+    data: Any  # text, headers and payloads, a large record's header, or with callbacks a list of records
     block: Any  # a large record's payload; a text's `TEXT_RUN`s
     has_callbacks: bool
     failed: bool  # True if the program has failed
-    reply: int  # the number of the reply that a device awaits with the last of these records; 0 if none does
+    reply: int  # the number of the reply that a device awaits with the last record; 0: none
 
 
 TEXT_RUN = np.dtype([(name, dtype) for name, dtype, _ in layout["text_run"]])
@@ -249,7 +249,7 @@ class CallbackRecord(NamedTuple):
     site: int
     token: tuple[int, ...]
     device: int
-    reply: int  # the number of the reply that a device waits for; 0 if none does
+    reply: int  # the number of the reply that a device awaits; 0: none
     several: bool  # True if several devices make this call
     payload: Any
     time: float

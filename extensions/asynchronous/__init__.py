@@ -1,4 +1,4 @@
-"""Operations that a program starts, goes on beside, and waits for: `fx.async_start` and its relatives.
+"""Operations that a program starts, runs beside, and waits for: `fx.async_start` and its relatives.
 
 Its rules are loaded once a program has the first operation.
 """
@@ -13,4 +13,4 @@ def _load_rules() -> None:
 
 
 _jax.when_imported("effects.extensions.asynchronous.start_and_done", _load_rules)
-register_handlers("cpu", native.operation_handlers())  # a program from elsewhere may come before any of here
+register_handlers("cpu", native.operation_handlers())  # a program compiled elsewhere may run first

@@ -1,4 +1,4 @@
-"""`fx.async_start`, `fx.async_update`, `fx.async_done`, and the future that they hand on."""
+"""`fx.async_start`, `fx.async_update`, `fx.async_done`, and their future."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from effects.extensions.asynchronous.references import Into, read_references
 from effects.extensions.asynchronous.start_and_done import async_done_p, async_start_p, async_update_p
 
 MSG_ASYNC_FUN = (
-    "`fx.async_start` at {where} was given {fun} as its function. What is started is a function of the operands. Pass "
-    "the function first: `fx.async_start(fun, x)`."
+    "`fx.async_start` at {where} was given {fun} as its function. The first argument is a function of the operands. "
+    "Pass the function first: `fx.async_start(fun, x)`."
 )
 MSG_ASYNC_RESULT = (
     "The function `{name}` that was started at {where} returned {got}. Its results are kept until it is done, so they "
@@ -118,7 +118,7 @@ def async_start(fun: Callable[..., T], /, *operands: Any, name: str | None = Non
         The future, for `async_done`.
 
     Raises:
-        TypeError: if the function cannot be called, or gives what is no array.
+        TypeError: if the function cannot be called, or returns something other than arrays.
 
     Example:
         >>> import effects as fx, jax.numpy as jnp
@@ -152,7 +152,7 @@ def start_values(
 def _types(values: Any) -> str:
     found = []
     for x in jax.tree.leaves(values):
-        with contextlib.suppress(TypeError, ValueError):  # it is no array
+        with contextlib.suppress(TypeError, ValueError):  # not an array
             found.append(str(_jax.typeof(x)))
     return ", ".join(found)
 
@@ -171,13 +171,13 @@ def _take_result(leaf: Any, name: str, where: Where) -> Any:
 @_jax.for_users
 @_removed.without_arguments("fx.async_update", "partial")
 def async_update(future: Future[T]) -> Future[T]:
-    """A point between start and done: what stands ahead of it in the program comes before what stands behind it.
+    """A point between start and done: earlier equations of the program run before later ones.
 
     Args:
         future: The future. It is used up.
 
     Returns:
-        The future that goes on.
+        The future to use from here on.
 
     Raises:
         TypeError: if it is given no future.
@@ -242,7 +242,7 @@ def async_callback(
     name: str | None = None,
     schedule: bool = True,
 ) -> Future[Any]:
-    """Calls a Python function at once, on another thread, while the program goes on until the future is done.
+    """Calls a Python function at once, on another thread, while the program continues until the future is done.
 
     Arrays reach the function as NumPy arrays, which are its own and read-only. It may use JAX, print, log and call
     `fx.jit` functions: all of these effects come in the place of the done. What it raises is raised by the done, as

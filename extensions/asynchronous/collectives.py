@@ -64,7 +64,7 @@ def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> 
         x: A pytree of arrays, or of references.
         into: The references that the done writes, if `x` are references.
         axis_name: The axis of the mesh, or several, along which the devices are numbered.
-        perm: Pairs of devices (from, to). Who gets nothing gets zeros.
+        perm: Pairs of devices (from, to). A device without a sender gets zeros.
         schedule: True if XLA must keep what stands between start and done there. False leaves that to XLA.
 
     Returns:
@@ -141,7 +141,7 @@ def psum_start(x: T, axis_name: Any, *, schedule: bool = True) -> Future[T]:
     call = _called("psum", axis_name)
 
     def send(x: Any) -> Any:
-        return call.for_each(x.astype(np.int32) if x.dtype == np.bool_ else x)  # booleans are counted
+        return call.for_each(x.astype(np.int32) if x.dtype == np.bool_ else x)  # a boolean is added as a count
 
     return _exchange(x, call, schedule, send, _add, everywhere=True)
 
@@ -331,7 +331,7 @@ def _exchange(
 def _same_along(x: Any, axes: tuple[str, ...], everywhere: bool) -> tuple[str, ...]:
     """The axes along which all devices get the same result, as JAX's synchronous collective has it."""
     before = set(_jax.axes_of_same(x))
-    varying = set(_jax.axes_of_same(np.float32(0)))  # all, if JAX checks that
+    varying = set(_jax.axes_of_same(np.float32(0)))  # all axes, if `check_vma` is set
     return tuple(sorted(before | (varying & set(axes)) if everywhere else before - set(axes)))
 
 

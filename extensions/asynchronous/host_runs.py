@@ -1,7 +1,7 @@
-"""Functions of asynchronous callbacks: each runs in a thread of its own while its program goes on.
+"""Functions of asynchronous callbacks: each runs in a separate thread while its program continues.
 
-The function's effects are held back until the drain reaches its done in program order. There they appear, and the
-program, which waits there, gets what the function returned.
+The function's effects are held back until the drain reaches its done in program order. There the effects appear, and
+the program, which waits, gets the function's results.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from effects.extensions.asynchronous.primitives import DONE_FUNCTION
 from effects.lowering.native_module import native
 
 MSG_NEVER_DONE = (
-    "{count} of {function} {were} started and never done{where}. What is started is done once in the same program, and "
-    "their results are lost. Call `fx.async_done` with each future."
+    "{count} of {function} {were} started and never done{where}. Each start has one done in the same program, and "
+    "without it the results are lost. Call `fx.async_done` with each future."
 )
 MSG_UNKNOWN_RUN = (
     "An asynchronous callback is done that was not started, or was done before. A future is done once, in the program "
-    "that started it. Look for where it is done twice."
+    "that started it. Call `fx.async_done` once per future, and keep the results."
 )
 MSG_DEVICE_FAILED = (
-    "An asynchronous operation has no result. What it is to get comes from a device whose program has failed. See the "
-    "error of that program."
+    "An asynchronous operation has no result. Its values come from a device whose program has failed. Correct the "
+    "error that this program raises."
 )
 
 _REMEMBERED = 4096
@@ -50,7 +50,7 @@ _REMEMBERED = 4096
 start."""
 
 _LOOK = 0.05
-"""Seconds after which a done whose start is still to come looks whether the program has failed."""
+"""The interval in seconds at which a done without its start polls the program for a failure."""
 
 
 class _Key(NamedTuple):
@@ -67,16 +67,16 @@ class HostRuns(Beside):
     def __init__(self) -> None:
         self._workers = Workers("effects-async")
         self._runs: dict[_Key, RunningHostCall] = {}
-        self._unended: dict[int, RunningHostCall] = {}  # by identity, those whose function has not returned
-        self._awaited: dict[int, RunningHostCall] = {}  # by the identity of a drain thread, the one for which it waits
-        # By program and device: the numbers of the newest functions that have begun, ended ones included.
+        self._unended: dict[int, RunningHostCall] = {}  # by identity: runs whose function has not returned
+        self._awaited: dict[int, RunningHostCall] = {}  # by drain thread's identity: the run for which it waits
+        # By program and device: the numbers of the newest started functions, ended ones included.
         self._begun: dict[tuple[int, ...], collections.deque[int]] = {}
         self._lock = threading.Lock()
         self._came = threading.Condition(self._lock)
 
     def start(self, function: HostFunction, records: Iterable[Record]) -> None:
         """Starts the function, with the record of each lane."""
-        # All lanes become known in one step: see the README.
+        # All lanes are added in one step: see the README.
         runs: dict[_Key, RunningHostCall] = {}
         try:
             for record in records:
@@ -137,7 +137,7 @@ class HostRuns(Beside):
             del self._awaited[me]
 
     def _take(self, key: _Key) -> RunningHostCall:
-        # The start comes from the thread of one device, and the done may come from that of a faster one, ahead of it.
+        # The start comes from one device's thread; the done may come earlier, from a faster device's.
         while True:
             with self._came:
                 if (run := self._runs.pop(key, None)) is not None:
@@ -147,7 +147,7 @@ class HostRuns(Beside):
                 raise RuntimeError(MSG_DEVICE_FAILED)
             if not 0 < key.number <= started or key.number in begun:
                 raise RuntimeError(MSG_UNKNOWN_RUN)
-            native.set_offer_urgent()  # another thread of the drain takes the start
+            native.set_offer_urgent()  # another drain thread takes the start
             with self._came:
                 self._came.wait_for(lambda: key in self._runs, _LOOK)
 
@@ -156,7 +156,7 @@ class HostRuns(Beside):
         run = self._take(key)
         native.set_offer_urgent()  # the function may wait for the drain
         stream = run.wait_for_stream()
-        # In a run file the records of the function's own calls belong here, earlier ones included.
+        # In a run file the records of the function's own calls have this place, earlier ones included.
         native.note(Kind.BEGUN, record.token, site_of(record).id, number_of_device(record), f"{stream.thread} held")
         with self._awaiting(run):
             stream.let_go()
@@ -170,7 +170,7 @@ class HostRuns(Beside):
                 raise run.error
             call = dataclasses.replace(call, function=HostFunction(None, DONE_FUNCTION, run.name, True))
             taken = take_results(call, run.result, call.results or ())
-            return jax.tree.unflatten(jax.tree.structure(run.result), taken)  # another process has the text of `tree`
+            return jax.tree.unflatten(jax.tree.structure(run.result), taken)  # elsewhere `tree` is only a text
         except BaseException as error:
             raise HostRunFailed(run.name, run.where) from error
 
@@ -199,7 +199,7 @@ class HostRuns(Beside):
         has_failed = not_done is None or program in runtime.failures.unended
         for run in left:
             stream = run.wait_for_stream()
-            if has_failed:  # its effects would have come later in the program
+            if has_failed:  # its effects would have come after the failure
                 runtime.failures.abandon(stream.thread)
                 self._workers.run(lambda run=run: self._forget(run))
             stream.let_go()
@@ -216,7 +216,7 @@ class HostRuns(Beside):
         return _never_done(len(left), "programs outside `fx.jit`", left) if left else ""
 
     def _forget(self, run: RunningHostCall) -> None:
-        """Waits for a function that was given up, and for what it called."""
+        """Waits for an abandoned function and for its programs."""
         run.wait_for_end()
         thread = run.wait_for_stream().thread
         runtime.drain.wait_for_nested(run.wait_for_stream(), None)
@@ -225,7 +225,7 @@ class HostRuns(Beside):
 
 def _key(record: Record, number: int, lane: int) -> _Key:
     thread = thread_of(record.token[STREAM])
-    # The programs that JAX dispatches number their operations as one program.
+    # All programs that JAX dispatches number their operations as one.
     epoch = 0 if thread == PLAIN_THREAD else record.token[EPOCH]
     return _Key(thread, epoch, record.device, number, lane)
 

@@ -1,4 +1,5 @@
-"""Functions that run on the host while the program goes on: the records from which they begin, and what waits there."""
+"""Functions that run on the host while the program continues: the records from which they begin, and what waits
+there."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class HostStart(Content):
     function: HostFunction
     name: str
 
-    counts_as_effect = False  # its done is
+    counts_as_effect = False  # the done is counted
     may_be_left_out = False
 
     @property

@@ -82,7 +82,7 @@ class Operation:
     """The name of this kind of operation, also where its start is not known."""
 
     is_linear = True
-    """True if its values are handed on unchanged: then start and done are linear, and have a derivative."""
+    """True if its values are passed on unchanged: then start and done are linear, and have a derivative."""
 
     in_common: ClassVar[tuple[str, ...]] = ("schedule", "into_reference", "same_along")
     """The fields that its start, updates and done share. Not the lanes: one of them may have those as loop
@@ -94,7 +94,7 @@ class Operation:
         shapes = tuple(str(result) for result in self.results)
         return Computation(self.kind, shapes, tuple((name, getattr(self, name)) for name in self.in_common))
 
-    def __repr__(self) -> str:  # shown by JAX if a branch or a loop has futures of different operations
+    def __repr__(self) -> str:  # in JAX's error for a branch or a loop with futures of different operations
         lanes = f" in lanes {self.lanes}" if self.lanes else ""
         return f"{self.computation}{lanes}{' of a derivative' if self.of_derivative else ''}"
 
@@ -215,13 +215,14 @@ class Exchanged(Operation):
         )
 
     def of_cotangents(self, cotangents: Sequence[Any]) -> list[Any]:
-        # A result that is the same on all devices has one cotangent: the first device sends it back, the others zeros.
+        # A result that is equal on all devices has one cotangent: the first device sends it back, the others send
+        # zeros.
         return [_jax.as_of_first(x, axes) for x, axes in zip(cotangents, self._same_along, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class HostStartOp(Operation):
-    """The start of a function of the user's that runs on the host beside the program.
+    """The start of a user function that runs on the host beside the program.
 
     Attributes:
         site: The site of the records from which the function begins.
@@ -240,7 +241,7 @@ class HostStartOp(Operation):
         return self.ends
 
     def in_lanes(self, size: int, differs: Sequence[bool]) -> HostStartOp:
-        # The number of the operation, which is the same in all lanes, is the last operand.
+        # The last operand is the number of the operation, the same in all lanes.
         site = self.site.with_lanes(size, [*differs, False])
         return dataclasses.replace(self, lanes=(size, *self.lanes), site=site)
 

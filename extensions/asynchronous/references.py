@@ -43,7 +43,7 @@ class Into:
     def __hash__(self) -> int:
         return hash(tuple(map(id, self._references)))
 
-    def __repr__(self) -> str:  # shown by JAX if a loop's body returns a future that is written elsewhere
+    def __repr__(self) -> str:  # in JAX's error for a loop whose body returns a future with another destination
         numbers = ", ".join(f"{_jax.typeof(reference)} number {id(reference)}" for reference in self._references)
         return f"<to be written to: {numbers}. {_IN_A_LOOP}>"
 

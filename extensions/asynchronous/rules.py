@@ -36,10 +36,10 @@ from effects.lowering.summary import declare_sites
 from effects.lowering.tokens import Passes, TokenContext, Tokens, register_passes, register_token_rule
 
 MSG_ASYNC_PLATFORM = (
-    "The asynchronous operation `{name}` at {where} is in a program for {platform}. What is in flight is kept by "
-    "native handlers, which there are for CPUs and for NVIDIA's GPUs, with the setting `native`. Without them its "
-    "values stay in the program, from a start to a done in the same function, branch or body of a loop, and there are "
-    "no asynchronous callbacks. Do it where it was started, or compute it where it is needed, without a future."
+    "The asynchronous operation `{name}` at {where} is in a program for {platform}. Native handlers keep the values in "
+    "flight, and they exist for CPUs and NVIDIA's GPUs, with the setting `native`. Without them start and done must be "
+    "in the same function, branch or body of a loop, and there are no asynchronous callbacks. Do it where it was "
+    "started, or compute it where it is needed, without a future."
 )
 MSG_ASYNC_PLAIN = (
     "The asynchronous operation `{name}` at {where} is in a program for several devices that `fx.jit` has not made. "
@@ -74,7 +74,7 @@ def _lower_operation(
     on_host = has_handlers and not counted
     if exchanges and (not on_host or everywhere or not _jax.is_within_processes(ctx, operation.axes)):
         return _jax.mlir.lower_fun(functools.partial(_exchange_and_keep, operation=operation))(ctx, *operands)
-    # With several platforms, the start may have been lowered in another way on one of them.
+    # On one of several platforms the start may have been lowered in another way.
     if not has_handlers or (counted and operation.is_local and len(platforms) == 1):
         if (outs := _lower_within_program(ctx, operands, target)) is not None:
             return outs
@@ -190,11 +190,11 @@ def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[An
     shown, exchanged = operation.results_of_lanes, isinstance(operation, Exchanged)
     results = [result.update(dtype=stored_dtype(result.dtype)) for result in shown]
     lanes = len(operation.lanes) if exchanged and operation.receivers is None else 0
-    if lanes:  # a part from each device comes first
+    if lanes:  # the first axis is the devices'
         shapes = [result.shape for result in results]
         shapes = [(shape[lanes], *shape[:lanes], *shape[lanes + 1 :]) for shape in shapes]
         results = [result.update(shape=shape) for result, shape in zip(results, shapes, strict=True)]
-    where = str(operation.where or "a line that is not known")  # of a derivative's there is none
+    where = str(operation.where or "a line that is not known")  # a derivative's operation has none
     attributes = {Attribute.BY_LANE: not exchanged, Attribute.WHERE: where}
     token, outs = _call(token, operands, results, operation, TAKE_TARGET, attributes=attributes)
     outs = [out.astype(result.dtype) for out, result in zip(outs, shown, strict=True)]
@@ -279,7 +279,7 @@ def _schedule(jaxpr: Any) -> Any:
 
 
 leave_order_to_device(ASYNC)
-declare_single(async_done_p)  # the done of an asynchronous callback is the one that counts
+declare_single(async_done_p)  # the done of an asynchronous callback is counted
 declare_sites(
     *(async_start_p, async_done_p),
     find_sites=lambda eqn: (site,) if (site := eqn.params["operation"].site) else (),

@@ -2,7 +2,7 @@
 
 `async_start_p` takes operands and returns a ticket; `async_update_p` takes a ticket and returns one; `async_done_p`
 takes a ticket and returns the results. Under a mask, a primitive whose operation has a site takes a boolean as its
-first operand. For an operation that hands on its values, start and done are linear, and each is the transpose of the
+first operand. For an operation that passes on its values, start and done are linear, and each is the transpose of the
 other.
 """
 
@@ -54,13 +54,13 @@ def _update_abstract_eval(ticket: Any, *, operation: Operation) -> tuple[list[An
 def _done_abstract_eval(*operands: Any, operation: Operation) -> tuple[list[Any], set[Any]]:
     _check_ticket(operands[-1], operation, "done", "fx.async_done")
     found = jax_effects(ASYNC)
-    if isinstance(operation, HostAwait):  # the effects of the host function become visible there
+    if isinstance(operation, HostAwait):  # the host function's effects become visible at the done
         found = found | jax_effects(operation.site.effect)
     return operation.results_of_lanes, found
 
 
 def _call_by_itself(primitive: Any, *operands: Any, **params: Any) -> Any:
-    """Runs a start, update or done outside of all programs, as a program of its own."""
+    """Runs a start, update or done outside of programs, as a separate program."""
     with jax.disable_jit(False):
         return _jax.jit(functools.partial(primitive.bind, **params))(*operands)
 
@@ -140,7 +140,7 @@ def _batch(
     starts = primitive is async_start_p
     in_lanes = any(differs) or not _jax.is_axis_of_tangents(axis_data) if starts else differs[-1]
     if in_lanes:
-        # Values that are handed on are broadcast to all lanes. A record notes instead which operands differ.
+        # Kept values are broadcast to all lanes. A record only notes which operands differ.
         operands = [
             _jax.lanes_at_front(x, dim, axis_data) if operation.is_linear or dim is not None else x
             for x, dim in zip(operands, dims, strict=True)

@@ -7,8 +7,8 @@ operation, and a reference that is used while an operation in flight will write 
 - A call is run with the futures that it takes. A function that takes and gives none is run once, however often it is
   called.
 - Branches begin with the same state and must end with the same.
-- A loop's body is run twice, since what one iteration starts the next may end. It has futures of its own for what is
-  carried, and must use those up or carry them on.
+- A loop's body is run twice, since what one iteration starts the next may end. It has its own futures for the carry,
+  and must use them up or return them in the carry.
 
 Operations that JAX makes for a derivative need less. If a future does not depend on the primal, its tangent is an array
 of zeros, which its done takes as a future of zeros. And a future need not be done: nothing uses the operation that the
@@ -50,13 +50,13 @@ MSG_LANES = (
     "`fx.async_done` ahead of the branch or the loop, or loop over the lanes with `jax.lax.map`."
 )
 MSG_NEVER_DONE = (
-    "The asynchronous operation `{name}` that starts at {start} is never done. What is started is done once in the "
-    "same program, for its results are kept until then. Call `fx.async_done` with the future, or leave out the start."
+    "The asynchronous operation `{name}` that starts at {start} is never done. Each start has one done in the same "
+    "program, which frees the results. Call `fx.async_done` with the future, or leave out the start."
 )
 MSG_DROPPED_IN_LOOP = (
     "The asynchronous operation `{name}` that starts at {start} is dropped in the loop at {loop}: its future is "
-    "neither done in the iteration nor carried to the next. What an iteration has under way it ends, or carries on. "
-    "Call `fx.async_done` in the body, or return the future as a part of what the loop carries."
+    "neither done in the iteration nor carried to the next. An iteration ends its operations, or carries their futures "
+    "to the next. Call `fx.async_done` in the body, or return the future as a part of what the loop carries."
 )
 MSG_ONE_BRANCH = (
     "The future of `{name}`, started at {start}, is {ended} at {at} in one branch of the `cond` or `switch` at "
@@ -74,13 +74,13 @@ MSG_EACH_ITERATION = (
     "carry it and return the future of a new start."
 )
 MSG_NOT_CARRIED_ON = (
-    "The loop at {loop} carries the future of `{name}`, started at {start}, and its body has a number in its place. "
-    "What a loop carries is a future in every iteration or in none. Start an operation ahead of the loop, and return "
-    "the future of one from its body."
+    "The loop at {loop} carries the future of `{name}`, started at {start}, and its body has a number in its place. A "
+    "carried value is a future in every iteration or in none. Start an operation ahead of the loop, and return the "
+    "future of one from its body."
 )
 MSG_LEAKED = (
-    "The future of `{name}`, started at {start}, is returned from the program without being done. What is in flight "
-    "belongs to one call of a program, and is gone when it ends. Return `fx.async_done(future)`."
+    "The future of `{name}`, started at {start}, is returned from the program without being done. An operation in "
+    "flight belongs to one call of a program, and ends with it. Return `fx.async_done(future)`."
 )
 MSG_REGION = (
     "The future of `{name}`, started at {start} {there}, is {ended} at {at} {here}. In a `jax.shard_map` each device "
@@ -88,8 +88,8 @@ MSG_REGION = (
     "started, and pass its results on."
 )
 MSG_FOREIGN = (
-    "What is {ended} at {at} is no future of this program. A future is started and used up in one call of a function "
-    "of `fx.jit`. Start the operation in the function, and pass its future on as it is."
+    "The value that is {ended} at {at} is no future of this program. A future is started and used up in one call of a "
+    "function of `fx.jit`. Start the operation in the function, and pass its future on as it is."
 )
 MSG_OTHER_OPERATION = (
     "The future of `{name}`, started at {start}, is {ended} at {at} as one of {ends}, and was started as {was}. An "
@@ -115,7 +115,7 @@ Place = tuple[int, ...]
 
 
 class Step(NamedTuple):
-    """An equation when the run comes to it.
+    """An equation at its turn in the run.
 
     Attributes:
         eqn: The equation.
@@ -229,15 +229,15 @@ class Run:
     each_call = False
     """True if a function is walked at each of its calls, even if it takes and returns no futures."""
 
-    # How a program is read. Overridden for programs that are no jaxprs.
+    # The reading of a program, overridden for programs that are not jaxprs.
     source_of: ClassVar[Callable[..., Any]] = staticmethod(_jax.source_of)
     is_reference: ClassVar[Callable[..., bool]] = staticmethod(_jax.is_reference)
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.flights: list[Flight] = []
-        self._known: set[Any] = set()  # jaxprs that take and give no futures
-        self._around: tuple[Any, ...] = ()  # the equations in whose jaxprs the run is
+        self._known: set[Any] = set()  # jaxprs without futures among inputs and outputs
+        self._around: tuple[Any, ...] = ()  # the enclosing equations
         self._path: Path = ()
         self._visits = itertools.count()
 
@@ -399,14 +399,14 @@ class Run:
                 future.end = end
 
         before = [future.end for future in args]
-        returned, after = [], []  # by each branch, and how it has used up the futures that came in
+        returned, after = [], []  # by branch, with the way in which it has used up incoming futures
         for number, branch in enumerate(eqn.params["branches"]):
             in_state(before)
             self._path = (*path, (visit, number))
             returned.append(self.walk(branch, operands[1:]))
             after.append([future.end for future in args])
         self._path = path
-        # A branch uses up the futures that it returns, unless all branches return the same one in this place.
+        # A branch uses up the futures that it returns, unless all branches return the same future at this position.
         outs = [joined(cases, MSG_BRANCH_RESULT, branch=where) for cases in zip(*returned, strict=True)]
         for values, ends in zip(returned, after, strict=True):
             in_state(ends)

@@ -36,13 +36,13 @@ class ScheduleTies:
 
     def __init__(self, jaxpr: Any) -> None:
         self._under_way = _under_way_at_first(jaxpr)
-        # By identity: a value, and the value tied to the last token. Later equations take the tied one: a tie is made
-        # in place, and XLA copies a value that is also used untied.
+        # By identity: a value, and its copy tied to the last token. Later equations take the tied one: a tie is made in
+        # place, and XLA copies a value that is also used untied.
         self._last: dict[int, tuple[Any, Any]] = {}
         self._token: Any = None
         self._tied: set[int] = set()  # the values of `_last` that are tied to this token
-        # By identity: results since the token that no equation has taken; a result that was taken has been computed by
-        # then. To tie all would keep XLA from fusing one equation with the next.
+        # By identity: results since the token that no equation has used. A used result has been computed by then, and
+        # to tie all would keep XLA from fusing one equation with the next.
         self._given: dict[int, Any] = {}
 
     def before(self, eqn: Any, operands: Sequence[Any], tokens: Tokens) -> tuple[list[Any], Tokens]:
@@ -60,7 +60,7 @@ class ScheduleTies:
             new = list({id(x): x for x in new}.values())
             for x, tied in zip(new, after([token], [*map(self.last, new)]), strict=True):
                 self._tie(x, tied)
-            if eqn.outvars and not _takes_references(eqn):  # a value that a reference gets may be computed later
+            if eqn.outvars and not _takes_references(eqn):  # a value for a reference may be computed later
                 for x in operands:
                     self._given.pop(id(x), None)
         return [*map(self.last, operands)], tokens
@@ -113,7 +113,7 @@ def _under_way_at_first(jaxpr: Any) -> int:
     return -min(itertools.accumulate(_changes(jaxpr), initial=0))
 
 
-# Marks the operations that one jaxpr both starts and ends, so that a program may keep their values itself.
+# Marks operations with start and done in one jaxpr, so that a program may keep their values itself.
 
 
 def with_local_operations(jaxpr: Any) -> Any:
@@ -126,7 +126,7 @@ def with_local_operations(jaxpr: Any) -> Any:
         if eqn.primitive is not async_start_p or isinstance(eqn.params["operation"], HostStartOp):
             continue
         user = users.get(id(eqn.outvars[0]))
-        # An update ties the ticket to the order, and so makes another value of it.
+        # An update ties the ticket to the order, which makes a new value.
         if user is not None and (user < 0 or eqns[user].primitive is not async_done_p):
             continue
         for each in (at,) if user is None else (at, user):

@@ -45,17 +45,16 @@ class _Stop(HostCall):
 
 @_jax.for_users
 def breakpoint(when: Any = None) -> None:
-    """The program waits here, on all its devices, until the user goes on.
+    """The program waits here, on all its devices, until the user continues.
 
     A prompt shows the user's line. It takes expressions of the names of the function, and commands: `p` and `pp` show
     values, `a` all of them, `u` and `d` go up and down the frames, `w` or `bt` shows them, `l` the source, `c` goes on,
     and `q` ends the program, whose call raises `EffectError`. So does the end of the input. Ctrl-C ends it with
     `KeyboardInterrupt`.
 
-    The prompt is shown in a terminal, in a notebook, or in a test, whose output is not captured meanwhile. Where there
-    is none of these, there is a warning, and the program goes on. Effects that come before
-    are visible, and those that come after wait. Under `vmap` each lane waits by itself, and in a `jax.shard_map` each
-    device.
+    The prompt is shown in a terminal, in a notebook, or in a test, whose output is not captured meanwhile. Without any
+    of these there is a warning, and the program continues. Effects that come before are visible, and those that come
+    after wait. Under `vmap` each lane waits separately, and so does each device in a `jax.shard_map`.
 
     Values that the program computes are those of the function that is traced: outer functions of a loop's body, say,
     show them where the body uses them. Of objects other than arrays, numbers, text and pytrees of these, the type is
@@ -95,7 +94,7 @@ def _stop(when: Any, at_most: int = MOST_FRAMES) -> None:
 
 
 def _ask(frames: list[Frame], record: Record) -> None:
-    from effects.extensions.breakpoints.prompt import ask  # few programs get here
+    from effects.extensions.breakpoints.prompt import ask  # imported late: few programs need it
 
     device = (record.device,) if record.device >= 0 and jax.device_count() > 1 else ()
     shown = [*map(errors.numbered, ("lane", "device", "grid index"), (record.lane, device, record.grid or ()))]

@@ -69,7 +69,7 @@ def _filled(value: tuple[Any, Sequence[Any]], operands: Sequence[Any]) -> Any:
     leaves = [operands[leaf] if isinstance(leaf, _Place) else leaf for leaf in leaves]
     try:
         return jax.tree.unflatten(tree, leaves)
-    except Exception as error:  # a class of the user's that takes no such values
+    except Exception as error:  # a user class that refuses such values
         return _Named(f"<not made again: {error!r}>")
 
 
@@ -94,7 +94,7 @@ def take_frames(frame: FrameType, at_most: int) -> tuple[list[Frame], list[Any]]
         for name, value in each.f_locals.items() if is_traced and each.f_locals is not each.f_globals else ():
             try:
                 leaves, tree = jax.tree.flatten(_with_attributes(value), is_leaf=_is_iterator)
-            except Exception:  # a class of the user's, or keys that cannot be sorted
+            except Exception:  # a user class, or keys that cannot be sorted
                 leaves, tree = jax.tree.flatten(_named(value))
             values[name] = tree, [take(leaf, is_own) for leaf in leaves]
         code = each.f_code

@@ -22,19 +22,19 @@ from effects.extensions.breakpoints.frames import Frame
 from effects.lowering.native_module import native
 
 MSG_NOT_ASKED = (
-    "The program does not wait at {call}: {why}. A breakpoint asks in a terminal, a notebook, or a test in a terminal. "
-    "The program goes on."
+    "The program does not wait at {call}: {why}. A breakpoint asks in a terminal, a notebook, or a test in a terminal, "
+    "and elsewhere the program goes on. Run it in one of these."
 )
 
 _PROMPT = "(fx) "
 
 _one_at_a_time = threading.Lock()
 _is_asking = contextvars.ContextVar("is_asking", default=False)  # where the prompt evaluates an expression
-_warned: dict[Any, Any] = {}  # the registry of warnings that were shown
+_warned: dict[Any, Any] = {}  # the registry of shown warnings
 
 
 class _Prompt(cmd.Cmd):
-    """Reads commands, until the program is to go on or to end."""
+    """Reads commands until the program is to continue or to end."""
 
     prompt = ""  # the reader shows it
     use_rawinput = False
@@ -61,10 +61,10 @@ class _Prompt(cmd.Cmd):
         frame = self._frames[self._at]
         try:
             value = eval(text, {**frame.globals, **frame.values})
-            effects_barrier()  # of programs that it has called
+            effects_barrier()  # the epochs of programs that it has called
             self._say(shown(value))
         except Exception as error:
-            said = error.msg if isinstance(error, SyntaxError) else str(error)  # its own text, and no note of JAX's
+            said = error.msg if isinstance(error, SyntaxError) else str(error)  # without JAX's notes
             self._say(f"*** {': '.join(filter(None, [type(error).__qualname__, said]))}")
 
     def _move(self, step: int, end: str) -> None:
@@ -75,7 +75,7 @@ class _Prompt(cmd.Cmd):
 
     def onecmd(self, line: str) -> bool:
         command, argument, _ = self.parseline(line)
-        if argument and command not in ("p", "pp", "h", "help"):  # an expression that begins with the name of one
+        if argument and command not in ("p", "pp", "h", "help"):  # an expression that begins with a command's name
             line = f"p {line}"
         return super().onecmd(line)
 
@@ -128,7 +128,7 @@ class _Prompt(cmd.Cmd):
 
 
 def ask(frames: Sequence[Frame], title: str, call: str) -> bool:
-    """Lets the user look at these frames. Returns whether the program goes on."""
+    """Lets the user look at these frames. Returns True if the program continues."""
     if _is_asking.get():
         return True  # an expression at the prompt has called this program
     plugin: Any = sys.modules.get("effects_pytest")
@@ -137,12 +137,12 @@ def ask(frames: Sequence[Frame], title: str, call: str) -> bool:
         asked = _is_asking.set(True)
         try:
             if (reader := _find_reader()) is not None:
-                print(end="\n" * bool(was_captured))  # behind pytest's dots
+                print(end="\n" * bool(was_captured))  # on a new line after pytest's dots
                 prompt = _Prompt(frames, title, reader)
                 prompt.cmdloop()
                 return not prompt.ends
             why = "the standard input is no terminal"
-        except Exception as error:  # a notebook is executed without a person, or the terminal is gone
+        except Exception as error:  # a notebook without a user, or a closed terminal
             why = str(error) or type(error).__name__
         finally:
             _is_asking.reset(asked)
@@ -151,8 +151,8 @@ def ask(frames: Sequence[Frame], title: str, call: str) -> bool:
     return True
 
 
-# Reading a line in a thread of the drain. The thread that called the program may wait in XLA, and only the main thread
-# runs handlers of Python's. So while a line is read, SIGINT writes to a pipe.
+# Reading a line in a drain thread. Only the main thread runs Python's signal handlers, and it may wait in XLA. So while
+# a line is read, SIGINT writes to a pipe.
 
 
 @contextlib.contextmanager
@@ -174,7 +174,7 @@ class _Terminal:
             print(_PROMPT, end="", flush=True)
             if interrupts in select.select([sys.stdin, interrupts], [], [])[0]:
                 raise KeyboardInterrupt
-            return os.read(sys.stdin.fileno(), 1 << 16).decode(errors="replace")  # a terminal gives one line at most
+            return os.read(sys.stdin.fileno(), 1 << 16).decode(errors="replace")  # a terminal returns one line at most
 
 
 class _Notebook:
@@ -182,7 +182,7 @@ class _Notebook:
         """Returns the user's answer in a notebook's box. `input` waits in a thread of its own: an interrupt that comes
         too late for the box reaches no other code."""
         read, write = os.pipe()
-        context, answers = contextvars.copy_context(), list[str | BaseException]()  # of the cell that has the box
+        context, answers = contextvars.copy_context(), list[str | BaseException]()  # the cell with the input box
 
         def wait() -> None:
             try:

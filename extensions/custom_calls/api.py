@@ -20,7 +20,7 @@ from effects.extensions.custom_calls.message import Message
 from effects.extensions.custom_calls.primitive import custom_call_p
 from effects.extensions.custom_calls.targets import MSG_TARGET_NAME, platforms_of, unknown_target
 
-# Attributes of custom calls: they are part of the program, and handlers get them beside operands.
+# Attributes of custom calls: constants of the program, which handlers get beside operands.
 
 MSG_ATTRIBUTE_NAME = (
     "`fx.custom_call` at {where} was given an attribute with the name {name}. A handler finds attributes by name, an "
@@ -146,12 +146,12 @@ def custom_call(
         The results.
 
     Raises:
-        CustomCallError: if the target is not registered; for the program, what the function returned as an error.
+        CustomCallError: if the target is not registered; for the program, the error that the handler returned.
         TypeError, ValueError: while tracing, if an argument is not what its description above asks for.
 
     Example:
-        A handler that comes with JAX. It factors a symmetric matrix in place, and says whether it could. It takes rows
-        for columns, and so the lower triangle for the upper one.
+        A handler that comes with JAX. It factors a symmetric matrix in place and returns a status. It takes rows for
+        columns, and so the lower triangle for the upper one.
 
         >>> import effects as fx, jax, jax.numpy as jnp, numpy as np
         >>> from jaxlib.cpu import _lapack
@@ -214,7 +214,7 @@ def _site(target: str, effect: Effect | None, where: Where) -> Site:
 
 def _take_operand(leaf: Any, target: str, where: Where) -> Any:
     if _jax.is_reference(leaf):
-        leaf = leaf[...]  # its value now
+        leaf = leaf[...]  # its present value
     try:
         array = jnp.asarray(leaf)
         if jnp.issubdtype(array.dtype, jax.dtypes.extended):

@@ -16,8 +16,7 @@ MSG_CUSTOM_CALL = (
 
 
 def _failure_in(said: Iterable[BaseException], function: str) -> errors.CustomCallError | None:
-    """Returns the error of the handler whose number is in JAX's errors `said`, unless a caller has been given it
-    already."""
+    """Returns the error of the handler whose number is in JAX's errors `said`, unless it has been raised already."""
     for number in re.findall(_NUMBER, "\n".join(map(str, said))):
         if (taken := native.take_custom_call_failure(int(number))) is not None:
             target, where, code, said_there = taken

@@ -82,7 +82,8 @@ def _custom_call_batch(
     moved = [
         x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
     ]
-    # Lane by lane, the outermost `vmap` first: only a complete program knows all its lanes, so they are noted here.
+    # Lane by lane, the outermost `vmap` first: all lanes are known only when the program is complete, so they are noted
+    # here.
     if method.startswith("sequential") or lanes or (masked and mapped[0]):
         lanes_of = tuple((m, *differs) for m, differs in zip(mapped, lanes_of, strict=True))
         outs = bind(*moved, results=results, lanes=(size, *lanes), lanes_of=lanes_of)
@@ -113,7 +114,7 @@ def by_lane(
     unroll: bool,
 ) -> tuple[Any, list[Any]]:
     """Calls `call(carry, *operands) -> (carry, results)` for each active lane, in the order of the lanes."""
-    if not lanes:  # without lanes no mask chooses any: the call is always made
+    if not lanes:  # there are no lanes to mask: the call is always made
         carry, outs = call(carry, *operands[masked:])
         return carry, list(outs)
     flat = [_by_lane(x, lanes, differs) for x, differs in zip(operands, lanes_of, strict=True)]
@@ -127,7 +128,7 @@ def by_lane(
         return jax.lax.cond(args[0], call, leave_out, carry, *args[1:]) if masked else call(carry, *args)
 
     count = math.prod(lanes)
-    # The scan needs an array over all lanes even if no operand has one: their number may be known only at run time.
+    # The scan needs an array over all lanes even if no operand has lanes: their number may be symbolic.
     xs = [x for x, differs in zip(flat, lanes_of, strict=True) if any(differs)] or [jnp.zeros(count, bool)]
     carry, outs = jax.lax.scan(one, carry, xs, unroll=count if unroll and isinstance(count, int) else 1)
     return carry, [out.reshape(*lanes, *out.shape[1:]) for out in outs]

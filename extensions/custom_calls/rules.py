@@ -1,9 +1,9 @@
 """The user's custom calls in programs: each calls our handler, which calls the user's.
 
 Our handler takes a token after the user's operands, and returns it after the user's results. A call with several
-results and no token returns an empty array in its place: if a loop's carry were exactly what one call returns, XLA
-would take the body for the identity (see `record_p`). Our parameters are in one attribute, whose name sorts after all
-that users may choose.
+results and no token returns an empty array in its place: if a loop's carry were exactly the results of one call, XLA
+would take the carry for loop-invariant (see `record_p`). Our parameters are in one attribute, whose name sorts after
+all that users may choose.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _custom_call_token_rule(
     ctx: TokenContext, tokens: Tokens, *operands: Any, site: Site, **params: Any
 ) -> tuple[Tokens, list[Any]]:
     key = token_key(site.effect)
-    # As for records: two unordered calls with equal parameters are still two calls.
+    # As for records: two unordered calls with equal parameters must not be merged.
     call = 0 if site.effect.ordered else ctx.call
     of_lanes, params = of_lanes_and_call(params)
 
@@ -147,7 +147,7 @@ def _custom_call_lowering(ctx: Any, *operands: Any, platform: str, site: Site, *
         return _jax.mlir.lower_fun(lambda *operands: by_lane(make, None, operands, **of_lanes)[1])(ctx, *operands)
     operands, avals = operands[masked:], ctx.avals_in[masked:]
     has_effect = message_of(site).has_effect
-    if has_effect and has_no_order(ctx, site):  # each device of a per-device region may have its own
+    if has_effect and has_no_order(ctx, site):  # devices of a per-device region may differ
         raise _jax.Refused(MSG_PLAIN_SHARDED.format(effect=site.effect, where=site.where))
     if not has_effect or not site.effect.ordered:
         call_ctx = ctx.replace(avals_in=avals)
@@ -176,12 +176,12 @@ def _mask_custom_call(
     return ctx.primitive.bind(active, *operands, masked=True, lanes=lanes, lanes_of=(same, *lanes_of), **params)
 
 
-# A call outside of any program: a program that is one call.
+# A call outside of programs: a program with one call.
 
 
 @custom_call_p.def_impl
 def _custom_call_impl(*operands: Any, **params: Any) -> Any:
-    with jax.disable_jit(False):  # there is no other way to call a handler
+    with jax.disable_jit(False):  # a handler can be called only from a program
         return _program_of(**params)(*operands)
 
 

@@ -35,7 +35,8 @@ MSG_TARGET_TAKEN = (
 )
 MSG_TARGET_SYMBOL = (
     "The custom call {name!r} was registered with the symbol {symbol!r}, which {library!r} does not have. A handler is "
-    "a function with C linkage, as `XLA_FFI_DEFINE_HANDLER_SYMBOL` makes it. Look at the library with `nm -D`."
+    "a function with C linkage, as `XLA_FFI_DEFINE_HANDLER_SYMBOL` makes it. Pass one of the names that `nm -D` shows "
+    "for the library."
 )
 MSG_TARGET_HANDLER = (
     "The custom call {name!r} was registered with {handler}. A handler is native: a capsule, a function of a `ctypes` "
@@ -104,7 +105,7 @@ def _register_ours(platform: str) -> None:
     jax.ffi.register_ffi_target(CUSTOM_CALL_TARGET, stages, platform=xla_name)
 
 
-_register_ours("cpu")  # a program from elsewhere may come before any handler of the user's does
+_register_ours("cpu")  # a program compiled elsewhere may run before any user handler is registered
 
 
 def _address_of(name: str, handler: Any) -> tuple[int, Any]:
@@ -120,7 +121,7 @@ def _address_of(name: str, handler: Any) -> tuple[int, Any]:
             except AttributeError:
                 raise ValueError(MSG_TARGET_SYMBOL.format(name=name, symbol=symbol, library=library)) from None
     elif callable(handler) and not isinstance(handler, _CTYPES_FUNCTION):
-        with contextlib.suppress(TypeError):  # it wants arguments
+        with contextlib.suppress(TypeError):  # the function has parameters
             handler = handler()
     if isinstance(handler, _CTYPES_FUNCTION):
         return ctypes.cast(handler, ctypes.c_void_p).value or 0, handler
@@ -148,7 +149,7 @@ def unknown_target(target: str, where: Where, platform: str = "any platform") ->
     return errors.CustomCallError(message, target, str(where), "NOT_FOUND", message)
 
 
-# Where the files are that native code is built with.
+# The files for building native code.
 
 _HERE = Path(__file__).parents[2]
 

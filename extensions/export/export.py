@@ -125,7 +125,7 @@ def export(
 def _trace(function: JitFunction[..., Any], args: Any, kwargs: Any) -> Any:
     _jax.check_symbolic_scopes(
         JitCall.of(function).fun, args, kwargs
-    )  # as JAX does first; later it would count the tokens, too
+    )  # before the threading, so that the error does not count tokens
     return others().take_over(_jax.closed_jaxpr(function.trace(*args, **kwargs).jaxpr))
 
 

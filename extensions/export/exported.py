@@ -77,17 +77,17 @@ class Exported:
         self._threaded = threaded
         self._effects = effects
         self._sites = tuple(sites)
-        # A program exported for several devices is of one process, which lowering adds to the sites.
+        # A program exported for several devices is for one process, which lowering adds to the sites.
         several = sites if threaded.nr_devices > 1 else ()
         lowered = (dataclasses.replace(s.in_shards if s.per_shard else s, processes=(0,)) for s in several)
         self._claims = [*map(runtime.sites.register, (*sites, *lowered))]
         self._keys = token_keys(effects)
-        program = copy.copy(self)  # without `call`, which JAX would keep alive forever through it
+        program = copy.copy(self)  # without `call`: JAX would keep it alive forever
 
         def call(*args: Any, **kwargs: Any) -> Any:
             flat, tree = jax.tree.flatten((args, kwargs))
             if tree != program.in_tree:
-                dataclasses.replace(threaded, in_tree=program.in_tree).call(*args, **kwargs)  # JAX says what differs
+                dataclasses.replace(threaded, in_tree=program.in_tree).call(*args, **kwargs)  # raises JAX's error
             if not effects:
                 return jax.tree.unflatten(program.out_tree, program._run([], flat)[0])
             outs = exported_program_p.bind(*flat, program=program, sites=program._sites)
@@ -149,7 +149,7 @@ class Exported:
         return jax.tree.leaves(outs), list(after)
 
 
-_jax.hold_weakly_in_caches(Exported)  # the caches of equations that call it
+_jax.hold_weakly_in_caches(Exported)  # for the caches of equations that call it
 
 
 @contextlib.contextmanager
@@ -192,7 +192,7 @@ def deserialize(data: bytes | bytearray) -> Exported:
         names = ", ".join(map(repr, missing))
         raise ValueError(MSG_MISSING_CALLBACKS.format(program=threaded.fun_name, names=names))
     effects = frozenset(Effect(**description) for description in header["effects"])
-    # One whose domain is its own comes first: another may name that domain.
+    # Effects with a domain of their own come first: others may name that domain.
     for effect in sorted(effects, key=lambda effect: (effect.domain != effect.name, effect.name)):
         known = registered_effects().get(effect.name)
         register_effect(Effect(**{**vars(effect), "ordered": known.ordered if known else effect.ordered}))
@@ -241,7 +241,7 @@ def _exported_for_lowering(ctx: Any, token: Any, *, program: Exported) -> list[A
     if not calls_handlers(ctx) and not _jax.is_for_export(ctx):
         raise NotImplementedError(MSG_EXPORTED_WITHOUT_NATIVE.format(program=program.fun_name))
     devices = _jax.automatic_devices(ctx)
-    # JAX runs what was exported for one device over several too, but its records would come from each of them.
+    # JAX may run a program exported for one device on several, but each device would publish its records.
     if devices and program.nr_devices == 1:
         raise NotImplementedError(MSG_EXPORTED_FOR_ONE.format(program=program.fun_name, devices=devices))
     if devices and _jax.own_devices(ctx, devices) != devices:

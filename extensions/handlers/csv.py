@@ -32,8 +32,8 @@ class CsvHandler:
 
     Args:
         path: The file. One that exists is replaced.
-        append: True to add lines to a file that exists, as when a run is resumed. Its first line says which columns
-            there are. The part of a line that a killed writer has left stays, as a line of its own.
+        append: True to add lines to a file that exists, as when a run is resumed. Its first line has the names of the
+            columns. A partial line of a killed writer stays, as a separate line.
 
     Raises:
         OSError: if the file cannot be written.
@@ -51,10 +51,10 @@ class CsvHandler:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False):
-        # The fields that have columns: those of the first record, or of the file.
+        # The columns' fields: those of the first record, or of the file.
         self._fields = _fields_of(path) if append and os.path.isfile(path) else None
         self._file = LineFile(path, append, quote=b'"')
-        self._lock = threading.Lock()  # of who finds that there are none yet
+        self._lock = threading.Lock()  # held while the columns are chosen
 
     def handle(self, record: Record) -> None:
         self.handle_many([record])
@@ -77,7 +77,7 @@ class CsvHandler:
             if self._fields is None:
                 line = _line([*_FIRST, *fields, _OTHER])
                 self._file.write(line, [len(line)])
-                self._fields = list(fields)  # from now on other threads write
+                self._fields = list(fields)  # releases other writers
             return self._fields
 
     def close(self) -> None:

@@ -25,12 +25,12 @@ class LineFile:
         self._file = open(path, "ab" if append else "wb", buffering=0)  # noqa: SIM115 - closed by `close`
         if append and self._file.seekable():
             self._end_last_line(quote)
-        self._lock = threading.Lock()  # of who writes: the lines of one call stay together, and each is whole
+        self._lock = threading.Lock()  # held while writing: the lines of one call stay together and whole
         self._lost = 0
         self._error: OSError | None = None  # the first
 
     def _end_last_line(self, quote: bytes) -> None:
-        """Ends the line, and the quotes, of which a process that was killed has left the beginning."""
+        """Ends the partial line, and its open quotes, of a killed process."""
         line, quotes = b"\n", 0
         with open(self._path, "rb") as file:
             for line in file:
@@ -58,7 +58,7 @@ class LineFile:
                 count = bisect_right(ends, written)
                 whole = int(ends[count - 1]) if count else 0
                 self._lost += len(ends) - count
-                if written > whole and self._file.seekable():  # no half line
+                if written > whole and self._file.seekable():  # a partial line is removed
                     self._file.truncate(self._file.tell() - (written - whole))
                     self._file.seek(0, os.SEEK_END)
                 raise
@@ -68,7 +68,7 @@ class LineFile:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Says what has been lost.
+        """Reports lost records.
 
         Raises:
             OSError: if lines could not be written.
@@ -80,7 +80,7 @@ class LineFile:
             raise OSError(error.errno, MSG_LOST.format(count=count, path=self._path, error=error)) from None
 
 
-# Batches of records, of which one that is refused keeps no other back.
+# Batches of records: a refused record does not keep the others back.
 
 
 def each(things: Iterable[Any], take: Callable[[Any], object]) -> None:

@@ -14,7 +14,7 @@ from effects.extensions.handlers.json_values import json_pieces
 
 
 class JsonLinesHandler:
-    """Writes each record as a JSON object on a line of its own, in order.
+    """Writes each record as a JSON object on one line, in order.
 
     An object has `effect`, `fields`, `args`, `where` (`file`, `line`, `function`), `device`, `process`, `thread`,
     `token` (the four numbers of its place in program order), `lane` and `time` (seconds since the epoch, when its
@@ -27,8 +27,8 @@ class JsonLinesHandler:
 
     Args:
         path: The file. One that exists is replaced.
-        append: True to add lines to a file that exists, as when a run is resumed. The part of a record that a killed
-            writer has left stays, as a line of its own that is no JSON.
+        append: True to add lines to a file that exists, as when a run is resumed. A partial record of a killed writer
+            stays, as a separate line that is not JSON.
         fsync: True to have each batch on the disk before the next is taken, so that a machine that stops loses none.
             Otherwise it is with the operating system, and only a process that stops loses none.
 

@@ -23,7 +23,7 @@ MSG_NO_EVENT = (
 
 
 class ListHandler:
-    """Keeps records in memory, as they come; their contents are read when they are asked for.
+    """Keeps records in memory, as they come; their contents are read at their first use.
 
     Example:
         >>> import effects as fx, jax
@@ -38,7 +38,7 @@ class ListHandler:
 
     def __init__(self) -> None:
         self._chunks: list[Sequence[Record]] = []  # the drain appends
-        self._records: list[Record] = []  # those of the first `_read` chunks
+        self._records: list[Record] = []  # the records of the first `_read` chunks
         self._read = 0  # the number of chunks in `_records`
 
     def handle(self, record: Record) -> None:
@@ -88,10 +88,10 @@ class ListHandler:
         return sum(map(len, self._chunks))
 
     def __bool__(self) -> bool:
-        return True  # a handler that has got nothing yet is a handler
+        return True  # true also if the list is empty
 
     def clear(self) -> None:
-        """Forgets what has come."""
+        """Removes all records."""
         self._chunks, self._records, self._read = [], [], 0
 
 
@@ -130,5 +130,5 @@ def _joined(columns: list[np.ndarray]) -> np.ndarray:
         columns = [column.astype(object) for column in columns]  # numbers do not become text
     try:
         return np.concatenate(columns)
-    except TypeError:  # two types of which neither holds the other, such as bfloat16 and float16
+    except TypeError:  # no common type without loss, such as for bfloat16 and float16
         return np.concatenate([as_numpys(column) for column in columns])

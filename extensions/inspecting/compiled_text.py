@@ -24,9 +24,9 @@ class Copy:
 
     Attributes:
         name: Its name in the compiled text.
-        shape: The type of what is copied.
-        buffer: The name of what is copied.
-        origin: The source of that value: the operation of JAX's, or the name of the argument, as XLA's metadata say it.
+        shape: The type of the copied value.
+        buffer: The name of the copied value.
+        origin: The source of that value: JAX's operation, or the name of the argument, from XLA's metadata.
     """
 
     name: str

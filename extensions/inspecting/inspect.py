@@ -1,4 +1,4 @@
-"""`fx.inspect`: asynchronous operations, with what stands between start and done, and what is copied there."""
+"""`fx.inspect`: asynchronous operations, with the equations between start and done, and the copies there."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from effects.extensions.inspecting.compiled_text import CompiledText, Copy, copy
 from effects.extensions.inspecting.compiled_text import Instruction as CompiledInstruction
 from effects.extensions.inspecting.text import Block, Instruction, Reader, Value, instruction_of, translated, written
 
-# The schedule that XLA made of a program: its compiled text, read in the order in which it runs.
+# XLA's schedule of a program: its compiled text, read in execution order.
 #
-# The tickets of asynchronous operations are followed through tuples, loops and branches, so that it is known which
-# instructions are between a start and its done.
+# The tickets of asynchronous operations are followed through tuples, loops and branches, to find the instructions
+# between a start and its done.
 
 _STARTS = (BEGIN_TARGET, KEEP_TARGET, POST_TARGET)
 _NOTHING: frozenset[int] = frozenset()
@@ -197,8 +197,9 @@ class InspectedOperation:
             loop and behind it.
         between: The equations between the start and a done, one line for each.
         steps: The starts, updates and dones, and what stands between, which is indented, in the order of the program.
-        copied: The copies that the library itself makes, at the start and at a done: the types of what the function
-            gave or a device sends, and of what comes back, before a collective adds it up. None if `copies` is.
+        copied: The copies that the library itself makes, at the start and at a done: the types of the function's
+            results or a device's values, and of the returned values, before a collective adds them up. None if `copies`
+            is.
         copies: The copies that the compiled program makes there; None if that cannot be told, because it has starts in
             other places, as where a loop was unrolled or left out. `Inspection.copies` has the copies of all
             operations.
@@ -268,8 +269,8 @@ class Inspection:
         or loop is one instruction.
 
         Args:
-            short: True to give each operation an opcode of its own, as in `values-start`, in place of an `async-start`
-                that calls a computation.
+            short: True for a separate opcode per operation, as in `values-start`, in place of an `async-start` that
+                calls a computation.
 
         Raises:
             NotImplementedError: if the program has operations in a loop or a branch.
@@ -306,8 +307,8 @@ def _said(copies: Iterable[Copy]) -> list[str]:
 def parse(text: str) -> Inspection:
     """Reads what `Inspection.text` has written.
 
-    The rules of asynchronous operations hold for what is read as for a function that is traced: a future is used up
-    once, by the operation that it is of.
+    The rules of asynchronous operations hold for a parsed text as for a traced function: a future is used up once, by
+    the operation that it is of.
 
     Args:
         text: The text, with or without called computations.
@@ -316,7 +317,7 @@ def parse(text: str) -> Inspection:
         An inspection that is equal to the one that was written.
 
     Raises:
-        effects.asynchronous.TextError: if this is no text of a program; `lineno` and `colno` say where.
+        effects.asynchronous.TextError: if this is no text of a program; `lineno` and `colno` have the place.
         FutureError: if the program does not use its futures as it must, with lines and columns of the text.
         ValueError: if it uses a reference that an operation in flight writes to, with lines and columns of the text.
 
@@ -393,7 +394,7 @@ def _operation(
     number: int, run: Run, steps: Sequence[Step], same: list[Flight], copies: tuple[Copy, ...] | None
 ) -> InspectedOperation:
     operation, name = same[0].operation, same[0].operation.name
-    own: dict[int, str] = {}  # by position: the line of its start, or of an update or a done
+    own: dict[int, str] = {}  # by position: the line of a start, an update or a done
     others: set[int] = set()
     copied = {"start": "", "update": "", "done": ""}
     for at, step in enumerate(steps):
@@ -402,7 +403,7 @@ def _operation(
             copied[step.eqn.opcode] = _types(step.eqn.invars if step.eqn.opcode == "start" else step.eqn.outvars)
             others |= {*run.between(flight, at)} if step.eqn.opcode == "done" else set()
     lines: dict[str, dict[int, str]] = {"start": {}, "update": {}, "done": {}, "between": {}, "all": {}}
-    for at in sorted({*own, *others}):  # an equation of a loop stands where it comes first
+    for at in sorted({*own, *others}):  # an equation of a loop counts at its first run
         eqn = steps[at].eqn
         line = own[at] if at in own else _line(steps[at])
         lines[eqn.opcode if at in own else "between"].setdefault(id(eqn), line)

@@ -1,9 +1,9 @@
 """Asynchronous programs as text, in the syntax of HLO.
 
-A program is written and read by the same tables: which attributes an instruction has, in order, and what they are. It
-is one block, whose instructions `Run` follows like the equations of a jaxpr. So what refuses a program that is traced
-refuses what is read, too. Functions and regions with operations are written in place. Types are those of JAX. The type
-of what a start gives is a tuple, as in HLO: the operands, the results, and the context, which is the ticket.
+A program is written and read by the same tables: the attributes of each instruction, in order, and their types. It is
+one block, whose instructions `Run` follows like the equations of a jaxpr. So a parsed program is refused as a traced
+one is. Functions and regions with operations are written in place. Types are those of JAX. The type of a start is a
+tuple, as in HLO: the operands, the results, and the context, which is the ticket.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Instruction:
     params: dict[str, Any]
     source: str
     computation: Computation | None = None
-    place: str = ""  # in a text that was read
+    place: str = ""  # of a parsed text
 
     def __post_init__(self) -> None:
         if (computation := self.computation) is not None:
@@ -153,7 +153,7 @@ class TextRun(Run):
     is_reference: ClassVar[Callable[..., bool]] = staticmethod(lambda value: value.aval.startswith("Ref"))
 
 
-# The tables. An attribute is of a type of Python's, or a tuple of such, or with `object` any data.
+# The tables. An attribute has a Python type, or a tuple of such types, or with `object` any data.
 
 _PRIMITIVES: dict[str, Any] = {"start": async_start_p, "update": async_update_p, "done": async_done_p}
 _PARTS = {primitive: part for part, primitive in _PRIMITIVES.items()}
@@ -195,7 +195,7 @@ def _fits(value: Any, kind: Any) -> bool:
     return kind is object or type(value) is kind
 
 
-# Types of what is started
+# Types of operations
 
 
 def _quoted(value: Any) -> str:
@@ -413,7 +413,7 @@ _JSON = json.JSONDecoder()
 class Reader:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
-        self._computations: dict[str, tuple[tuple[str, ...], Computation]] = {}  # with what the operation takes
+        self._computations: dict[str, tuple[tuple[str, ...], Computation]] = {}  # with the operation's operands
 
     def fail(self, what: str, remedy: str = _FORM, at: int | None = None) -> NoReturn:
         at = self._at if at is None else at

@@ -81,7 +81,7 @@ set_others(JaxCallbacks())
 
 @patches.implements("JAX's own callbacks")
 def _binding_ours(bind: Callable[..., Any]) -> Callable[..., Any]:
-    primitive = bind.__self__  # type: ignore[attr-defined] - what JAX has there is a method
+    primitive = bind.__self__  # type: ignore[attr-defined] - JAX has a method there
 
     @functools.wraps(bind)
     def bind_ours(*args: Any, **params: Any) -> Any:
@@ -146,7 +146,7 @@ def _take_over(
 def _as_array(x: Any) -> Any:
     if _jax.is_reference(x):
         return x[...]
-    # JAX takes a number for an array of the type that it has by default.
+    # JAX converts a number to an array of its default type.
     return x if isinstance(x, jax.Array) else np.asarray(x, _jax.typeof(x).dtype)
 
 
@@ -194,7 +194,7 @@ def _calling(primitive: Any, callback: Callable[..., Any], results: int | None, 
                 return None
             arrays = [np.asarray(x) for x in returned]
             arrays = [x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False) for x in arrays]
-        if len(arrays) != results and not results:  # else what takes them says so
+        if len(arrays) != results and not results:  # else a tree that does not fit raises below
             raise TypeError(MSG_RETURNED_SOME.format(name=function_name(_jax.user_function(callback))))
         return arrays
 
@@ -220,7 +220,7 @@ def _as_line(params: dict[str, Any]) -> Line | None:
     options = params["np_printoptions"]
     try:
         json.dumps(options)
-    except TypeError:  # functions that format numbers
+    except TypeError:  # formatters of numbers
         return None
     if any(type(value) is not str for value in static.values()):
         return None
@@ -243,7 +243,7 @@ def _as_line(params: dict[str, Any]) -> Line | None:
                 ("{" + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "") + "}").format(value)
             else:  # a tree, or None
                 return None
-    except (ValueError, IndexError, KeyError):  # JAX says what is wrong when it comes to it
+    except (ValueError, IndexError, KeyError):  # JAX raises this itself when it formats
         return None
     return Line(fmt, options)
 
@@ -251,16 +251,17 @@ def _as_line(params: dict[str, Any]) -> Line | None:
 def _as_jaxs_line(params: dict[str, Any], leaves: Sequence[Operand | Static], tree: Any) -> JaxLine:
     fmt, options, has_placeholders = params["fmt"], params["np_printoptions"], params["has_placeholders"]
     if has_placeholders and any(isinstance(leaf, Static) and leaf.travels_as_text for leaf in leaves):
-        with suppress(Exception):  # JAX says what is wrong when it comes to it
+        with suppress(Exception):  # JAX raises this itself when it formats
             fmt = write_out(fmt, leaves, tree)
     return JaxLine(fmt, options, has_placeholders=has_placeholders, x64=bool(jax.config.jax_enable_x64))
 
 
-# JAX's own callbacks in jaxprs: those traced outside of `fx.jit` are taken over, and given back where tokens do not go.
+# JAX's own callbacks in jaxprs: callbacks traced outside of `fx.jit` are taken over, and given back where tokens do not
+# reach.
 
 
 def take_over(jaxpr: Any) -> Any:
-    """A jaxpr in which JAX's own callbacks are effects of ours, wherever tokens can come to them.
+    """A jaxpr in which JAX's own callbacks are effects of ours, wherever tokens can reach them.
 
     While a function is traced for `fx.jit` they are bound so from the start. What is left are jaxprs that were traced
     before, and all of them if the setting `jax_effects` is "jax": then JAX's transformations are over.
@@ -271,8 +272,8 @@ def take_over(jaxpr: Any) -> Any:
     return _taken_over(jaxpr, config.jax_effects == "program_order")
 
 
-# A cache must not give back the jaxpr that it was asked for: a value that is its own key lives forever, and what the
-# user's function closes over with it.
+# A cache must not return its own key: a value that refers to its key lives forever, with all that the user's function
+# closes over.
 @_jax.weakref_lru_cache
 def _taken_over(jaxpr: Any, in_program_order: bool) -> Any:
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:

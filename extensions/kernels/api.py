@@ -32,14 +32,14 @@ MSG_LOG_CAPACITY = (
     "one program of the grid may take. Pass a whole number, at least 1, or leave it out."
 )
 MSG_WHEN_FULL = (
-    "`fx.pallas_call` at {where} was given when_full={given!r}. It says what becomes of a kernel's log that had too "
+    "`fx.pallas_call` at {where} was given when_full={given!r}. `when_full` is the action when a kernel's log has too "
     'little room. Pass "grow" or "drop_newest".'
 )
 GRID_ORDER, LOG_CAPACITY, WHEN_FULL = "effects.grid_order", "effects.log_capacity", "effects.when_full"
 """Keys in a kernel's metadata. JAX hands metadata on whatever it makes of a kernel."""
 
 DEFAULT_CAPACITY = 256
-"""The words that the effects of one program of the grid may take in a log, if its call does not say how many."""
+"""The default words in a log for the effects of one program of the grid."""
 
 
 @_jax.for_users
@@ -66,7 +66,7 @@ def pallas_call(
             all the same, behind the kernel. Callbacks whose results the kernel waits for run as the grid is visited.
         log_capacity: The number of 32-bit words that the effects of one program of the grid may take in the log of a
             kernel that is compiled for a device. An effect takes one, and its arrays one for each element of 32 bits or
-            fewer. Effects that do not fit are dropped, with a warning that says how many words were needed. 256 by
+            fewer. Effects that do not fit are dropped, with a warning that has the number of words needed. 256 by
             default.
         when_full: The treatment of a log that had too little room. Dropped effects are counted and reported in any
             case. `"grow"`: the log has more room when the function is called again. `"drop_newest"`: it stays as it is.
@@ -134,7 +134,7 @@ def grid_order_of(metadata: Any) -> str | int | None:
 
 
 def log_options_of(metadata: Any) -> tuple[int, bool]:
-    """Returns from a kernel's metadata the capacity of its log, and whether it grows."""
+    """Returns from a kernel's metadata the capacity of its log, and True if it grows."""
     notes = dict(metadata or {})
     return int(notes.get(LOG_CAPACITY, DEFAULT_CAPACITY)), notes.get(WHEN_FULL, "grow") == "grow"
 

@@ -89,7 +89,7 @@ def _check(where: Where, what: str, axis: int, size: int, positions: Any, mask: 
     positions = jnp.asarray(positions)
     if not positions.size:
         return
-    if mask is not None:  # positions that it leaves out count as inside
+    if mask is not None:  # masked positions count as inside
         inside = jnp.clip(positions, 0, size - 1)
         positions = jnp.where(mask, positions, inside)
     first, last = jnp.min(positions), jnp.max(positions)

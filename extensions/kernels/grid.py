@@ -34,7 +34,7 @@ def needs_grid(params: dict[str, Any]) -> bool:
 def show_grid(params: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a kernel in which effects, loops and branches know the place of their program in the grid."""
     rank = pallas.grid_rank(params)
-    # The last `vmap` is the outermost.
+    # The last applied `vmap` is the outermost.
     lanes = pallas.named_inputs(params, LANES)[::-1]
 
     def kernel(*references: Any) -> list[Any]:
@@ -56,7 +56,7 @@ def with_lane(params: dict[str, Any]) -> dict[str, Any]:
 def visit_grid(params: dict[str, Any], order: Any) -> tuple[dict[str, Any], Any]:
     """The parameters of a kernel whose grid is visited in another order, and an operand that comes ahead of all others.
 
-    `order` says which program comes when, by their numbers in the grid, the last axis first.
+    `order` lists the programs by their numbers in the grid, the last axis first.
     """
     kernel = _jax.closed_jaxpr(params["jaxpr"])
     return pallas.with_grid_order(
@@ -97,7 +97,7 @@ def _bind_effect(eqn: Any, operands: Sequence[Any], index: Any) -> Sequence[Any]
     active = operands[0]
     operands, site = site.without_idle_mask(operands)
     operands, site = site.with_hidden(operands, "grid", index)
-    # In a kernel a mask has no lanes: it is that of the kernel's lane.
+    # In a kernel a mask has no lanes: it is for the kernel's own lane.
     return jax.lax.cond(
         active,
         lambda *operands: list(effect_p.bind(*operands, site=site)),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.experimental.pallas  # first of all: it has the rules of kernels loaded
+import jax.experimental.pallas  # first: registers the rules of kernels
 import numpy as np
 
 from effects import _errors as errors
@@ -79,7 +79,7 @@ class _Visit:
     """One run of a function, with all grids visited in one order."""
 
     order: str | int
-    kernels: int = 0  # the number that were traced
+    kernels: int = 0  # the number of traced effects
     results: list[np.ndarray] = dataclasses.field(default_factory=list)
     records: Counter[tuple[str, ...]] = dataclasses.field(default_factory=Counter)
 

@@ -68,10 +68,10 @@ class KernelLog(Composite):
 
     kernel: str  # its name
     sites: tuple[Site, ...]  # by their numbers in the log
-    grid: tuple[int, ...]  # all axes, those that `vmap` added included
-    index: tuple[int | None, ...]  # the axes that effects show; None: the next of the inputs that say a lane
-    capacity: int  # words that a program's effects may take
-    grows: bool = True  # True if it has more room in later programs, once that was too few
+    grid: tuple[int, ...]  # all axes, including those added by `vmap`
+    index: tuple[int | None, ...]  # the axes that effects show; None: the next of the lane inputs
+    capacity: int  # words for a program's effects
+    grows: bool = True  # True if later programs get more room after an overflow
 
     def describe(self) -> dict[str, Any]:
         return {

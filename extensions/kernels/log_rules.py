@@ -67,15 +67,15 @@ class LogOptions:
     """The options of a kernel's log, from the kernel's call."""
 
     capacity: int = DEFAULT_CAPACITY  # words in each program
-    grows: bool = True  # True if it has more room once that was too few
+    grows: bool = True  # True if it gets more room after an overflow
     takes_largest: bool = False  # True if any single effect of the kernel fits, whatever the capacity
     how: str = COMPILED
-    leaves_awaited: bool = False  # True if effects that the kernel waits for stay in it, as in a simulated kernel
+    leaves_awaited: bool = False  # True if awaited effects stay in the kernel, as in a simulated one
 
 
 logged_kernel_p: _jax.Primitive = _jax.Primitive("logged_kernel")
 logged_kernel_p.multiple_results = True
-"""(*operands) -> (*results, log): a kernel without effects, whose last result has what they would have recorded."""
+"""(*operands) -> (*results, log): a kernel without effects, whose last result has the records of the effects."""
 
 
 def log_kernel(
@@ -115,9 +115,9 @@ def log_kernel(
 class LogPlan:
     """The layout of a kernel's log."""
 
-    sites: tuple[Site, ...]  # as the kernel has them, by their numbers
+    sites: tuple[Site, ...]  # the kernel's sites, by number
     content: KernelLog
-    width: int  # words of a row
+    width: int  # words per row
     where: Where  # the user's line that calls the kernel
 
     def records(self, operands: list[Any]) -> list[tuple[Site, list[Any]]]:
@@ -144,7 +144,7 @@ def plan_log(
         raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where, how=options.how))
     inner = tuple(_in_grid(site, len(index)) for site in sites)
     capacity = _capacity(kernel, inner, options, _MOST // max(4 * math.prod(grid), 1))
-    width = COUNTS + capacity + max(map(need_of, inner))  # with room for one effect that does not fit
+    width = COUNTS + capacity + max(map(need_of, inner))  # with room for one overflowing effect
     if (size := math.prod(grid) * width * 4) >= _MOST:
         shown = {"kernel": kernel, "where": where, "size": size, "words": width, "programs": math.prod(grid)}
         raise ValueError(MSG_TOO_LARGE.format(most=_MOST - 1, **shown))
@@ -187,7 +187,7 @@ def _capacity(kernel: str, sites: tuple[Site, ...], options: LogOptions, most: i
     capacity = max(options.capacity, need_of(largest)) if options.takes_largest else options.capacity
     if (need := need_of(largest)) <= capacity:
         needed = grown.get((kernel, sites), 0) if options.grows else 0
-        room = 1 << (needed - 1).bit_length() if needed > capacity else 0  # a little more the next time is room enough
+        room = 1 << (needed - 1).bit_length() if needed > capacity else 0  # a little more suffices the next time
         return max(capacity, min(room, most - COUNTS - need - 1))
     shown = {"kernel": kernel, "need": need, "capacity": capacity}
     raise ValueError(MSG_CAPACITY.format(effect=largest.effect, where=largest.where, **shown))

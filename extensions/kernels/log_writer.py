@@ -1,4 +1,4 @@
-"""The log pass: in a kernel that cannot call the host, effects write what they would have recorded into a log.
+"""The log pass: in a kernel that cannot call the host, effects write their records into a log.
 
 It is of the same shape as the token pass. The log is a reference that every body with effects has as a constant. The
 numbers of words used and of effects are values that bodies carry: a counter in memory would be a race, in which threads
@@ -33,13 +33,14 @@ MSG_UNSUPPORTED = (
 class LogWriter:
     """The log pass, with the layout of the log that it writes."""
 
-    sites: tuple[Site, ...]  # as the kernel has them, by their numbers; effects of others stay in the kernel
+    sites: tuple[Site, ...]  # the kernel's sites, by number; other sites' effects stay in the kernel
     capacity: int
     target: str
 
     def write(self, jaxpr: Any, log: Any, references: Sequence[Any]) -> list[Any]:
         """Evaluates a kernel's jaxpr with its effects written to a log."""
-        # Nothing that a branch returns may be a literal for Triton, so the first counts are values of the kernel.
+        # JAX's lowering for Triton fails for a literal among a branch's results (0.10 to 0.12: `_cond_lowering_rule` in
+        # jax/_src/pallas/triton/lowering.py). So the first counts are values of the kernel.
         none = np.int32(0)
         state = [jax.lax.add_p.bind(none, none) for _ in range(COUNTS)]
         state, outs = send(self, jaxpr, references, [log], state)
@@ -60,7 +61,7 @@ class LogWriter:
         """Writes one effect. Returns the state behind it.
 
         An effect that does not fit is written all the same, behind the words that count, and so is one that a mask
-        without lanes disables: there is no branch. The state says how many words count.
+        without lanes disables: there is no branch. The state has the number of valid words.
         """
         used, count = state
         operands = [x if isinstance(x, jax.Array) else np.asarray(x, _jax.typeof(x).dtype) for x in operands]

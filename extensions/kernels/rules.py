@@ -42,8 +42,8 @@ MSG_MESH = (
     "in kernels of `pl.pallas_call` alone. Write the kernel for that, or move the effect out of the kernel."
 )
 MSG_OPERATION = (
-    "The asynchronous operation `{name}` at {where} is in a kernel. What is in flight is kept for a program, in which "
-    "a kernel is one operation. Start and finish it outside of the kernel."
+    "The asynchronous operation `{name}` at {where} is in a kernel. An operation belongs to the program, in which a "
+    "kernel is a single equation. Start and finish it outside of the kernel."
 )
 MSG_REVERSE = (
     "The kernel `{kernel}` has effects and is differentiated in reverse. JAX has no such derivative of a kernel, with "
@@ -111,7 +111,7 @@ def _check_index_map(index_map: Any) -> None:
 def _checking_bounds(bind: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(bind)
     def checked(*args: Any, **params: Any) -> Any:
-        # The kernel that a derivative or a `vmap` makes of this one is bound here again.
+        # Kernels that a derivative or a `vmap` makes of this one are bound here again.
         is_last = not any(isinstance(x, _TRANSFORMED) for x in args)
         if is_last and _jax.kernel_options().checks_bounds:
             refuse_compiled(params, pallas.kernel_source(params))
@@ -174,9 +174,7 @@ def _differentiate(jvp: Callable[..., Any]) -> Callable[..., Any]:
 
     def rule(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         has_hidden_inputs = _has_effects(params)
-        if has_hidden_inputs and any(
-            isinstance(x, pallas.JaxprTracer) for x in tangents
-        ):  # unknown: of a linearization
+        if has_hidden_inputs and any(isinstance(x, pallas.JaxprTracer) for x in tangents):  # unknown: a linearization
             raise errors.NotDifferentiable(MSG_REVERSE.format(kernel=pallas.kernel_source(params)))
         refuse_derivative(params, pallas.kernel_source(params))
         if has_hidden_inputs:
@@ -230,7 +228,7 @@ def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any)
         return _thread_closed_over(ctx, tokens, args, params)
     if _needs_log(params):
         return _thread_log(ctx, tokens, args, params)
-    if params["interpret"] is not True:  # JAX's interpreters for other devices
+    if params["interpret"] is not True:  # an interpreter of JAX for a device
         params = show_grid(params)
     return _thread_simulated(ctx, tokens, args, params)
 
@@ -266,7 +264,7 @@ def _needs_log(params: dict[str, Any]) -> bool:
 
 
 def _log_options(params: dict[str, Any]) -> LogOptions:
-    # A log that only restores the order of a simulated grid takes whatever the simulation would.
+    # A log that only restores the order of a simulated grid holds all that the simulation would publish.
     simulated = params["interpret"] is True and not _jax.kernel_options().logs_simulated
     side_by_side = pallas.is_simulated(params) and params["interpret"] is not True
     return LogOptions(
@@ -298,7 +296,7 @@ def _thread_log(
 def _lower_compiled(lowering: Callable[..., Any]) -> Callable[..., Any]:
     def lower(ctx: Any, *operands: Any, **params: Any) -> Any:
         if not _needs_log(params) or not _has_effects(params):
-            if params["interpret"] is not True and _has_effects(params):  # JAX's interpreters for other devices
+            if params["interpret"] is not True and _has_effects(params):  # an interpreter of JAX for a device
                 params = show_grid(params)
             return lowering(ctx, *operands, **params)
 

@@ -18,8 +18,8 @@ from effects.lowering.native_module import native
 
 MSG_GLOBAL_TIMEOUT = (
     "The barrier of {count} processes {waited}, and {problem}. It returns when every process has called it and what "
-    "each of them issued before is visible there. Wait longer, or look at what keeps a process that is missing, or has "
-    "ended it."
+    "each of them issued before is visible there. Pass a longer `timeout`, or read the output of the missing process: "
+    "it waits elsewhere, or has ended."
 )
 
 
@@ -27,7 +27,7 @@ _LONGEST = 2**31 - 1
 """The milliseconds for which the service waits if no limit is given: some weeks."""
 
 _GRACE = 5.0
-"""Seconds that the service may take, after the time is up, to say who has come."""
+"""Seconds that the service may take, after the time is up, to report the processes that have come."""
 
 
 class GlobalBarrier:
@@ -42,8 +42,8 @@ class GlobalBarrier:
 
     def wait(self, timeout: float | None, deadline: float | None) -> None:
         """Waits until all processes are here, whose own effects are visible by then."""
-        # In a thread of its own: the service's client sees no interrupt, nor our deadline if another process came first
-        # with a later one.
+        # In a thread of its own: the service's client ignores interrupts, and also our deadline if another process came
+        # first with a later one.
         waiting = Background(lambda: self._wait(deadline))
         waiting.start()
         answers = waiting.wait(None if deadline is None else max(0.0, deadline - monotonic()) + _GRACE)
@@ -65,12 +65,12 @@ class GlobalBarrier:
             self._service.wait_at_barrier(self._key, min(max(left, 1), _LONGEST))
         except Exception as error:
             if errors.TIMED_OUT in str(error):
-                late = re.search(r"timed out task names:\n((?:.*\d\n)+)", str(error))  # the service's words
+                late = re.search(r"timed out task names:\n((?:.*\d\n)+)", str(error))  # the service's error texts
                 names = [f"process {name}" for name in re.findall(r"(\d+)\n", late[1])] if late else []
                 return f"these had not come in time: {', '.join(names) or 'JAX does not say which'}"
             died = re.search(r"Task (\d+) heartbeat timeout", str(error))
             reason = f"process {died[1]} sends no heartbeats any more" if died else str(error).splitlines()[0]
-            # JAX is about to end this process too, so this may be the last that is seen of it.
+            # JAX is about to end this process too, so this may be its last message.
             print(f"A barrier of all processes cannot go on: {reason}.", file=sys.stderr, flush=True)
             return f"{reason}, so that it has died"
         return None
@@ -80,7 +80,7 @@ class GlobalBarriers:
     """The barriers over all processes that threads of this one have called."""
 
     def __init__(self) -> None:
-        self._counts: collections.Counter[str] = collections.Counter()  # by thread, the number that it has called
+        self._counts: collections.Counter[str] = collections.Counter()  # by thread: its number of calls
         self._lock = threading.Lock()
 
     def next(self) -> Callable[[float | None, float | None], None] | None:
@@ -89,7 +89,7 @@ class GlobalBarriers:
         if service is None:
             return None
         key = f"token-effects/barrier/{self._name_of_thread()}"
-        with self._lock:  # counted whatever becomes of it, so that the next one is the same in all processes
+        with self._lock:  # counted even if it fails, so that numbers agree between processes
             self._counts[key] += 1
             number = self._counts[key]
         return GlobalBarrier(service, f"{key}/{number}").wait

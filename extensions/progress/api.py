@@ -46,8 +46,8 @@ class Steps(Content):
     """The progress of a loop, as the content of a record."""
 
     description: str
-    bar: str  # the line that made it, which tells the program's bars apart
-    in_program: bool  # True if the bar ends with its program
+    bar: str  # the line of its call, the identity among the program's bars
+    in_program: bool  # True if it ends with its program
 
     shows_newest = True
 
@@ -134,7 +134,7 @@ class Progress:
 
     @_jax.for_users
     def update(self, done: Any, **metrics: Any) -> None:
-        """Says that so many steps are done. Call it in every iteration of a loop: the program shows some of them.
+        """Sets the number of finished steps. Call it in every iteration of a loop: the program shows some of them.
 
         Args:
             done: The number of steps done since the beginning; it may be computed in the program.
@@ -168,7 +168,7 @@ class Progress:
             return self.every
         total: Any = self.total
         largest = max if isinstance(total, int) else jnp.maximum
-        return largest(1, total // _SHOWN + (total % _SHOWN > 0))  # an unsigned total has no negative
+        return largest(1, total // _SHOWN + (total % _SHOWN > 0))  # an unsigned total cannot be negative
 
     def record(self, done: Any, where: Where, metrics: Mapping[str, Any] = MappingProxyType({})) -> None:
         """Records the number of steps done, with metrics."""
@@ -208,7 +208,7 @@ def progress(
     """A bar that loops inside compiled programs drive, and that other code may drive too. Under `vmap` it shows the
     slowest lane, and under `shard_map` each device has its own.
 
-    Call `update` in each iteration. On a terminal rich draws the bar below what is printed, and in a notebook in the
+    Call `update` in each iteration. On a terminal rich draws the bar below the printed lines, and in a notebook in the
     output of the cell; other outputs get a line for each tenth. `fx.scan_with_progress` and its siblings run loops that
     are as fast as without a bar.
 
@@ -227,7 +227,7 @@ def progress(
         effect: A registered `fx.Effect`, or its name, in place of `progress`. Its order domain is then theirs.
 
     Returns:
-        The bar; `update(done, **metrics)` says how many steps are done, and what stands behind the bar.
+        The bar; `update(done, **metrics)` sets the number of finished steps, and the values after the bar.
 
     Raises:
         TypeError, ValueError: while tracing, if one of these is not as described.
@@ -255,7 +255,7 @@ def progress(
 def _take_metric(x: Any, where: Where, name: str) -> Any:
     """Returns a metric without its derivative. Refuses all but a number or a few of them."""
     if _jax.is_reference(x):
-        x = x[...]  # its value now
+        x = x[...]  # its present value
     dtype = getattr(x, "dtype", None)
     is_number = isinstance(x, (int, float, complex)) if dtype is None else isinstance(x, np.generic) or is_array(x)
     is_number = is_number and (dtype is None or jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_))
@@ -274,7 +274,7 @@ _FEW = 16
 
 
 def _check_number(x: Any, call: str, where: Where, name: str, rule: str, example: str) -> None:
-    """Refuses what is no whole number."""
+    """Refuses values that are not whole numbers."""
     is_number = isinstance(x, (numbers.Integral, jax.Array, np.ndarray)) and not isinstance(x, bool)
     is_number = is_number and getattr(x, "shape", ()) == () and jnp.issubdtype(getattr(x, "dtype", int), jnp.integer)
     if not is_number or (not isinstance(x, _jax.Tracer) and x < 0):

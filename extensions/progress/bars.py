@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# The three displays of an output: each shows bars as they are, writes text ahead of them, and has one leave, which it
-# shows for the last time.
+# The three displays of an output: each shows the bars' present state, writes text before them, and removes a bar after
+# a last update.
 #
-# Bars where there is no terminal: a line now and then.
+# Bars without a terminal: a line now and then.
 
 _TENTHS = 10
 """The number of lines of a bar with a total, after the first."""
@@ -79,7 +79,7 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-# Bars that rich draws.
+# Bars drawn by rich.
 
 _LONG, _SHORT = 40, 20
 """Columns of a bar, without metrics behind one and with some."""
@@ -159,12 +159,11 @@ class Notebook(Drawn):
         del self._displays[bar.view]
 
 
-# On a terminal the stream is the user's, and Python's own `print` may write there between what we write. So it is not
-# replaced by another stream; the cursor stands on an empty line ahead of the bars instead, where text of any writer
-# goes.
+# On a terminal Python's own `print` may write between our writes. The stream is not replaced; instead the cursor is
+# left on an empty line before the bars, where any writer's text appears.
 
 _ERASE = "\x1b[J"
-"""Erases what is behind the cursor."""
+"""Erases the screen after the cursor."""
 
 _ROOM = 3
 """Lines of the terminal that are left when there are more bars than it has lines: the first bars are drawn."""
@@ -176,12 +175,12 @@ def is_terminal(stream: Any) -> bool:
 
     try:
         return stream.isatty() and not Console(file=stream).is_dumb_terminal
-    except Exception:  # closed, or a class of the user's
+    except Exception:  # closed, or a user class
         return False
 
 
 class Terminal(Drawn):
-    """Draws the bars below what is written."""
+    """Draws the bars below written text."""
 
     def __init__(self, stream: Any):
         from rich.console import Console
@@ -193,7 +192,7 @@ class Terminal(Drawn):
         self._put("", bars)
 
     def write(self, text: str, bars: list[Bar]) -> None:
-        # If text ends within a line, the bars are drawn again when that line has ended.
+        # If text ends within a line, the bars are redrawn when that line ends.
         self._put(text, bars if text.endswith("\n") else [])
 
     def leave(self, bar: Bar, others: list[Bar]) -> None:
@@ -234,10 +233,10 @@ class Bar:
     done: int = 0
     first: int = 0  # steps done when it was first shown
     metrics: str = ""
-    lanes: dict[Hashable, Steps] = dataclasses.field(default_factory=dict)  # of those that have reported
+    lanes: dict[Hashable, Steps] = dataclasses.field(default_factory=dict)  # of the devices that have reported
     began: float = dataclasses.field(default_factory=monotonic)
     changed: float = dataclasses.field(default_factory=monotonic)
-    has_begun_anew: bool = False  # and was not shown since then
+    has_begun_anew: bool = False  # and not yet shown
     view: Any = None  # the display's data for it
 
     @property
@@ -250,7 +249,7 @@ class Bar:
 
     @property
     def left(self) -> float | None:
-        """Seconds until it is full, if it goes on like that; None: not known."""
+        """Seconds until it is full, at the present speed; None: not known."""
         seen = self.done - self.first  # without the steps done before it was shown
         if self.is_full or self.total is None or not seen:
             return None
@@ -318,18 +317,18 @@ class Bars(BesideText):
 
     def __init__(self) -> None:
         self._draws = threading.Lock()
-        self._changes = threading.Lock()  # which outputs have which bars; nothing of the user's is called under it
+        self._changes = threading.Lock()  # the bars of outputs; no user code runs under it
         self._shown: list[_Shown] = []
-        self._ended: list[tuple[_Shown, _Key]] = []  # bars that have not been shown for the last time yet
+        self._ended: list[tuple[_Shown, _Key]] = []  # bars without their last update
 
     def update(
         self, stream: Any, owner: Owner, key: Hashable, description: str, lanes: Mapping[Hashable, Steps]
     ) -> None:
         """Updates lanes of the bar that has this key, of this program."""
-        made = self._of(stream) or _Shown(stream)  # which asks the stream what it is
+        made = self._of(stream) or _Shown(stream)  # calls the stream's `isatty`
         with self._changes:
             show_beside_text(self)
-            if (shown := self._of(stream)) is None:  # or another thread was sooner
+            if (shown := self._of(stream)) is None:  # or another thread has removed it
                 self._shown.append(shown := made)
             comes = (owner, key) not in shown.bars
             bar = shown.bars.setdefault((owner, key), Bar(description))
@@ -391,7 +390,7 @@ class Bars(BesideText):
         with self._changes:
             bar = shown.bars.pop(key, None)
         if bar is not None:
-            # A closed output raises. Whoever prints there is given the error.
+            # A closed output raises. The error is for whoever prints there.
             with contextlib.suppress(BaseException):
                 shown.leave(bar)
         with self._changes:

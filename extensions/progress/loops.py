@@ -1,4 +1,5 @@
-"""Loops of JAX with a bar, in two levels: the outer one says how far it is, and the inner one is as fast as before."""
+"""Loops of JAX with a bar, in two levels: the outer one reports the progress, and the inner one is as fast as
+before."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class _Loop:
 
 
 def _as_one_program(run: Callable[..., Any], *arrays: Any) -> Any:
-    """Runs a loop with its bar. Outside of programs the two become one program, as a loop of JAX's does by itself."""
+    """Runs a loop with its bar. Outside of programs the two become one program, as one loop of JAX does."""
     return (_jax.jit(run) if _jax.is_outside_of_traces() else run)(*arrays)
 
 
@@ -74,7 +75,7 @@ def scan_with_progress(
     shapes = [jnp.shape(x) for x in jax.tree.leaves(xs)]
     lengths = {shape[0] for shape in shapes if shape} | ({length} if length is not None else set())
     if len(lengths) != 1 or () in shapes:
-        return lax.scan(f, init, xs, length, reverse, unroll)  # which says what is wrong
+        return lax.scan(f, init, xs, length, reverse, unroll)  # raises JAX's error
     [total] = lengths
     loop = _Loop("fx.scan_with_progress", where, total, description, every)
     steps = loop.bar.steps()

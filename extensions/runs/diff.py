@@ -1,7 +1,7 @@
-"""`effects.runs.diff`: two runs beside each other, record by record.
+"""`effects.runs.diff`: a comparison of two runs, record by record.
 
-Records correspond if they are of the same line, in the same call, of the same device, lane and iteration. No clock
-takes part, and no number that depends on the version of the program or on the devices:
+Records correspond if they are of the same line, in the same call, of the same device, lane and iteration. Neither
+clocks nor numbers that depend on the program's version or the devices are compared:
 
 - Lines are those of equal effect and title. They may have moved.
 - Threads are those that have the same records, or else most of the same lines.
@@ -265,10 +265,10 @@ class _Comparison:
         return Difference(self._names, sites, parting, self._begin)
 
     def _compare(self, site: SiteDifference, a: Table, b: Table) -> bool:
-        """Compares the records of a line. Returns whether they stand at the same places in both runs."""
+        """Compares the records of a line. Returns True if they have the same places in both runs."""
         ranks = [{len(self._lanes[lane]) for lane in distinct(table.lane)} for table in (a, b)]
         if ranks[0] != ranks[1]:
-            a.lane, b.lane = np.zeros(len(a), int), np.zeros(len(b), int)  # lanes here, and a loop there
+            a.lane, b.lane = np.zeros(len(a), int), np.zeros(len(b), int)  # one run has lanes, the other a loop
         in_step = len(a) == len(b) and all(np.array_equal(getattr(a, name), getattr(b, name)) for name in ORDER)
         groups = codes_of(*([getattr(table, name) for name in _OF_CALL] for table in (a, b)))
         by_row = a.shares_tokens or b.shares_tokens
@@ -286,7 +286,7 @@ class _Comparison:
     def _compare_values(
         self, site: SiteDifference, tables: tuple[Table, Table], rows: tuple[np.ndarray, np.ndarray], nth: np.ndarray
     ) -> None:
-        found: list[tuple[np.ndarray, np.ndarray]] = []  # which of `rows` differ, and their distances
+        found: list[tuple[np.ndarray, np.ndarray]] = []  # the differing rows, and their distances
         for at, a, b in _of_columns(tables, rows):
             different, apart = np.zeros(len(at), bool), np.zeros(len(at))
             if a.keys() != b.keys():
@@ -469,7 +469,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    """Shows how two runs differ. Returns 0 if they are equal, 1 if they differ, and 2 if that can't be said."""
+    """Shows how two runs differ. Returns 0 if they are equal, 1 if they differ, and 2 if they cannot be compared."""
     try:
         runs = [read(path) for path in (options.a, options.b)]
         for run in runs:

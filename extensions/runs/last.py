@@ -1,4 +1,4 @@
-"""`effects show --last`: what each process, device and thread came to last, and what has not ended."""
+"""`effects show --last`: the last progress of each process, device and thread, and the parts under way."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class _Program:
     epoch: int
     name: str | None = None
     has_returned: bool = False
-    called: Event | None = None  # None: it came before the recording, or is not in the file any more
-    closed: set[int] = dataclasses.field(default_factory=set)  # the devices that have had all of its effects
-    closed_at: float | None = None  # when the last of them had
+    called: Event | None = None  # None: before the recording, or not in the file any more
+    closed: set[int] = dataclasses.field(default_factory=set)  # the devices that have finished it
+    closed_at: float | None = None  # the time when the last of them did
     has_ended: bool = False
     failures: list[str] = dataclasses.field(default_factory=list)
 
@@ -80,8 +80,8 @@ class _Found:
     def __init__(self, run: Run):
         self._programs: dict[Any, _Program] = {}  # by process, thread and number
         self._calls: dict[tuple[int, int], _Program] = {}  # by process and thread: the newest call
-        self._launched: dict[tuple[int, int], _Program] = {}  # and the program whose call returned last
-        self._begun: dict[Any, Event] = {}  # callbacks, operations and barriers that have not ended
+        self._launched: dict[tuple[int, int], _Program] = {}  # the program whose call returned last
+        self._begun: dict[Any, Event] = {}  # callbacks, operations and barriers under way
         self._until: dict[int, float] = collections.defaultdict(float)  # by process: the time of the newest entry
         for event in run.events():
             self._add(event)
@@ -108,7 +108,7 @@ class _Found:
                 self._launched[number, program.thread] = program
 
     def _program(self, process: Process, thread: int, epoch: int) -> _Program | None:
-        if thread == PLAIN_THREAD:  # the file has no ends of programs that JAX dispatches
+        if thread == PLAIN_THREAD:  # the ends of programs that JAX dispatches are not recorded
             return None
         earlier = process.earlier.get((thread, epoch), ())
         return self._programs.setdefault((process.number, thread, epoch), _Program(process, thread, epoch, *earlier))
@@ -158,7 +158,7 @@ class _Found:
             for (_, thread), each in self._calls.items()
             if thread == program.thread and job is not None and each.process.run == job and each.epoch < program.epoch
         ]
-        # Devices of other processes count too: they run the same program.
+        # Devices of other processes count too, since they run the same program.
         here = [
             record
             for record in self._newest

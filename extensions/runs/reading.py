@@ -27,7 +27,7 @@ from effects.extensions.sites.lines import Pattern
 from effects.lowering.native_module import native
 
 MSG_UNREADABLE = (
-    "The run file {path} cannot be read: {why}. A run file is what `fx.record` or EFFECTS_RUN has written. Look at the "
+    "The run file {path} cannot be read: {why}. A run file is what `fx.record` or EFFECTS_RUN has written. Correct the "
     "name of the file, or record the run again."
 )
 LEFT_OUT = "{path} is left out: {why}."
@@ -48,9 +48,10 @@ MSG_NO_SITE = (
     "{files}, of the effects {effects}."
 )
 MSG_NO_PATH = "A run was asked for without a path. Runs are read from files. Name a run file or a folder of them."
-MSG_SINCE = "`since` is not a number. It is a time in seconds. Give one, or leave it out."
+MSG_SINCE = "`since` is not a number. A time is a number of seconds. Pass one as `since`, or leave it out."
 MSG_COLUMNS = (
-    "The records of {site} in {path} have different arguments. Columns are of one line. Name the line more closely."
+    "The records of {site} in {path} have different arguments. Columns are of one line. Name a single line, as in "
+    "`train.py:31`."
 )
 
 _AT_A_TIME = 1 << 12
@@ -76,7 +77,7 @@ class RunRecord(Record):
             try:
                 with self._process.as_printed():
                     self._text = super().text
-            except Exception as error:  # it fails in its program too, or a value differs in this process
+            except Exception as error:  # the callback failed in its program too, or a value differs in this process
                 why = FAILED.format(error=error)
                 self._site = dataclasses.replace(self._site, content=Unshown(why, self._site.content))
                 self._text = super().text
@@ -103,7 +104,7 @@ class Process:
         run: The identifier of the run; None for a process that JAX has not connected.
         command: The command line.
         torn: The number of gaps, each of one or more records that are not whole, as a killed process leaves them.
-        lost: At least so many records found no room in the file: if the disk was full, recording has stopped.
+        lost: The least number of records that found no room in the file: if the disk was full, recording has stopped.
         is_cut: True if the file was full, so that its first records are overwritten.
         unknown: The number of records of sites whose description is missing or damaged. Their effect is `?`.
         is_written: True while the process records into the file.
@@ -124,7 +125,7 @@ class Process:
     is_closed: bool = False
     began: float = dataclasses.field(default=0.0, repr=False)
     calls: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)  # by thread: the first one's number
-    # By thread and number, of the programs that ran when recording began: the name, and whether the call had returned.
+    # By thread and number, the programs that ran when recording began: name, and True if the call had returned.
     earlier: dict[tuple[int, int], tuple[str, bool]] = dataclasses.field(default_factory=dict, repr=False)
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
     print_options: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
@@ -442,7 +443,7 @@ class Following:
         """
         left_out = _open_all(self._paths, self._processes)
         for process in self._processes:
-            process.is_written = process._file.is_written  # first, so that the last look sees the last records
+            process.is_written = process._file.is_written  # first, so that the final read sees the last records
             process._file.look()
             _describe(process, self._sites)
         return _run([*self._processes], self._sites, left_out, self._earlier)
@@ -507,7 +508,7 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
     describes a site before its records, so then each record's site is known."""
     process.lost, process.is_closed = process._file.lost, process._file.is_closed
     for is_site, number, text in process._file.described():
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # of a kind that this process does not know
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # of a kind that is unknown in this process
             if is_site:
                 site = sites[number] = read_site(text.decode())
                 if isinstance(site.content, Composite):

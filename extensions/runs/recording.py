@@ -43,11 +43,11 @@ MSG_UNWRITABLE = (
     "file{or_else}."
 )
 MSG_PATH = "The path of a run file is {path!r}. No path has a zero character. Leave it out."
-MSG_OVER = "A recording into {path} was used again behind its end. It records once. Call `fx.record` again."
+MSG_OVER = "A recording into {path} was used again after its end. A recording records once. Call `fx.record` again."
 UNRECORDED = "{error} The program goes on, and is not recorded."
 MSG_STOPPED = (
-    "Recording into {path} has stopped: the file system takes no more. The program goes on. What was recorded before "
-    "can be read."
+    "Recording into {path} has stopped: the file system takes no more. The program goes on, and the records so far can "
+    "be read. Free some space, or record to another file."
 )
 
 _ANOTHER = "another process records into it"
@@ -63,7 +63,7 @@ class _Writing:
     def __init__(self, path: str):
         self.path = path
         self._described: set[int] = set()
-        self.holder: Callable[[], object] = lambda: None  # while this exists, no other takes its place
+        self.holder: Callable[[], object] = lambda: None  # while it returns an object, no other may start
 
     def start(self, max_bytes: int, inode: int | None = None) -> bool:
         """Returns False if another process records into the file. No signal handler may run in here, nor in `end`."""
@@ -72,7 +72,7 @@ class _Writing:
                 raise RuntimeError(MSG_SECOND.format(path=_running[0].path))
             for other in [*_running]:
                 other.end()
-            note_functions = runtime.drain.note_functions  # raises in a child that has no effects
+            note_functions = runtime.drain.note_functions  # raises in a forked child without effects
             try:
                 if not native.start_recording(self.path, max_bytes, inode):
                     return False
@@ -116,7 +116,7 @@ class _Writing:
                 return
             _running.remove(self)
             for stream in runtime.streams.all():
-                stream.running_newest()  # notes the programs that have ended
+                stream.running_newest()  # polls, so that ended programs are noted
             runtime.drain.note_functions(False)
             known_sites.stop_listening(self.describe)
             native.stop_recording()
@@ -144,7 +144,7 @@ class Recording:
     def __enter__(self) -> Self:
         if self._is_over:
             raise RuntimeError(MSG_OVER.format(path=self.path))
-        self._writing.holder = weakref.ref(self)  # gone if an interrupt comes ahead of `__exit__`
+        self._writing.holder = weakref.ref(self)  # freed if an interrupt comes before `__exit__`
         return self
 
     def __exit__(
@@ -156,7 +156,7 @@ class Recording:
             if kind is None:
                 effects_barrier()
             else:
-                runtime.waiting.for_thread()  # the block's own error is the one to see
+                runtime.waiting.for_thread()  # the block's own error takes precedence
         finally:
             self.close()
 
@@ -222,20 +222,20 @@ _BEGAN = "_EFFECTS_RUN_BEGAN"
 class _ProcessRecording:
     """The recording of a whole process, from its first effect on. A process without effects writes no file.
 
-    In a folder each process writes a file of its own. If processes that start each other share a path, the first
-    one that has an effect takes it, and the others add their process id to the name. A file that was there when the
-    first of these processes began is an earlier run's, and is kept under another name.
+    In a folder each process writes a separate file. If processes that start each other share a path, the first one that
+    has an effect takes it, and the others add their process id to the name. A file that was there when the first of
+    these processes began is an earlier run's, and is kept under another name.
     """
 
     def __init__(self) -> None:
         self.path: str = ""
-        self.is_due: bool = False  # from its first effect on
+        self.is_due: bool = False  # true while it waits for the first effect
         self._writing: _Writing | None = None
 
     def ask(self, path: str) -> None:
         """Makes this process and its children record into this file or folder."""
         end = os.sep if path.endswith(os.sep) or os.path.isdir(path) else ""
-        self.path = os.environ["EFFECTS_RUN"] = os.path.abspath(path) + end  # children may begin in another folder
+        self.path = os.environ["EFFECTS_RUN"] = os.path.abspath(path) + end  # children may start in another folder
         if os.environ.get(_BEGAN, "").partition(" ")[2] != self.path:
             inode = os.stat(self.path).st_ino if os.path.exists(self.path) else 0
             os.environ[_BEGAN] = f"{inode} {self.path}"

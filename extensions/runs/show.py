@@ -1,4 +1,4 @@
-"""`effects show`: the records of a run as text, as JSON, counted, or what each device came to last."""
+"""`effects show`: the records of a run as text, as JSON or counted, or the last progress of each device."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def selected(run: Run, options: argparse.Namespace, since: float | None = None) 
 
 def run_command(options: argparse.Namespace) -> int:
     """Writes the selected records or a report. Returns the exit status: 0, or 2 if the run cannot be read."""
-    jax.config.update("jax_platforms", "cpu")  # the process of the run may still hold the other platforms
+    jax.config.update("jax_platforms", "cpu")  # the run's process may hold the other platforms
     try:
         run = selected(read(*options.runs), options, options.since)
     except RunError as error:
@@ -91,7 +91,7 @@ class Writer:
         self._as_json = as_json
         self.unshown: int = 0
         with contextlib.suppress(AttributeError):
-            sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] - a line is shown in any case
+            sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] - shown in any case
 
     def write(self, run: Run) -> None:
         """Writes the records of a run."""

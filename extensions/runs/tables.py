@@ -28,16 +28,16 @@ class Table:
 
     site: Site
     thread: np.ndarray
-    call: np.ndarray  # counted from the beginning of the recording; negative ahead of that
+    call: np.ndarray  # from the beginning of the recording; negative before
     domain: np.ndarray
     phase: np.ndarray
     index: np.ndarray
     device: np.ndarray
     lane: np.ndarray  # as a number
     time: np.ndarray
-    position: np.ndarray  # of the call, since the recording began and among those that correspond
-    columns: list[tuple[np.ndarray, dict[str, np.ndarray]]]  # blocks: row numbers, and arguments by name
-    shares_tokens: bool = False  # true of unordered effects, and of those of a kernel
+    position: np.ndarray  # the number of the call, since the beginning and among corresponding calls
+    columns: list[tuple[np.ndarray, dict[str, np.ndarray]]]  # blocks of row numbers, and arguments by name
+    shares_tokens: bool = False  # true for unordered effects, and for a kernel's
 
     def __len__(self) -> int:
         return len(self.thread)
@@ -59,7 +59,10 @@ Pairs = tuple[Table | None, Table | None]
 _PLACE = ("thread", "call", "domain", "phase", "index", "device", "lane", "time", "position")
 ORDER = ("thread", "position", "domain", "phase", "index", "device", "lane")
 
-MSG_TOLERANCE = "The tolerances are rtol={rtol} and atol={atol}. Each is 0 or a positive number. Give such ones."
+MSG_TOLERANCE = (
+    "The tolerances are rtol={rtol} and atol={atol}. Each is 0 or a positive number. Pass such numbers as `rtol` and "
+    "`atol`."
+)
 MSG_LOST = (
     "The run file {path} lacks {count} or more, for which it had no room. Runs are compared record by record, so none "
     "may be missing. Record with a larger `max_bytes`."

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """Shows new records until the recording ends. Returns the exit status: 0, or 2 if the run cannot be read."""
-    jax.config.update("jax_platforms", "cpu")  # the process of the run may hold the other platforms
+    jax.config.update("jax_platforms", "cpu")  # the run's process may hold the other platforms
     try:
         writer = Writer(options.json)
         for number, run in enumerate(_looks(options)):
@@ -49,7 +49,7 @@ def _looks(options: argparse.Namespace) -> Iterator[Run]:
         try:
             yield selected(run, options)
             unmatched = None
-        except RunError as error:  # the program may come to such a line later
+        except RunError as error:  # the program may reach such a line later
             unmatched = error
         if not any(process.is_written for process in run.processes):
             break

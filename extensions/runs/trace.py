@@ -54,7 +54,7 @@ class Slice:
 
     @property
     def duration(self) -> int:
-        return max(self.end - self.start, 1)  # clocks may be set back
+        return max(self.end - self.start, 1)  # a clock may have been set back
 
 
 class Timeline:
@@ -68,11 +68,11 @@ class Timeline:
         self.programs: dict[Program, dict[int, Slice]] = {}  # by device
         self._open: dict[Any, Slice] = {}
         self._operations: dict[Any, Slice] = {}  # by process, token and device
-        self._last: dict[int, int] = {}  # by process: the last time that is known
+        self._last: dict[int, int] = {}  # by process: the last known time
         for event in run.events():
             self._add_event(event)
         for process in run.processes:
-            # A record that processes share is in a run once, for one of them. Each file has its own.
+            # A run has a record that processes share once, for one of them. Each file has a copy.
             alone = run if len(run.processes) == 1 else read(process.path)
             alone.processes[0].number = process.number
             self._add_records(alone)
@@ -154,8 +154,8 @@ class Timeline:
                     each.start = min(each.start, time)
 
     def _close(self) -> None:
-        """Ends the slices that have no end. A call that raised, or a barrier that was interrupted, ends where its
-        thread goes on."""
+        """Ends the slices that have no end. A call that raised, or an interrupted barrier, ends at its thread's next
+        event."""
         for event in self.failures:
             for each in self.programs.get((event.process.number, event.program), {}).values():
                 each.end = each.end or max(round(event.time * _PER_SECOND), each.start)
@@ -265,7 +265,7 @@ def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
 
 
 _ORDER = ["call", "barrier", "program", "callback", "operation"]
-"""The tracks from top to bottom, by what is on them."""
+"""The kinds of tracks from top to bottom."""
 
 
 def _named(pid: int, tid: int | None, name: str, order: int) -> Iterator[dict[str, Any]]:
@@ -275,7 +275,7 @@ def _named(pid: int, tid: int | None, name: str, order: int) -> Iterator[dict[st
 
 
 def _arrow(number: int, source: Slice, target: Slice) -> Iterator[dict[str, Any]]:
-    """The events of an arrow. Each end lies in its slice, since readers find slices by time."""
+    """The events of an arrow. Each end is inside its slice, since readers find slices by time."""
     for phase, each in ("s", source), ("f", target):
         place = {"pid": each.track[0] + 1, "tid": each.row, "ts": each.start}
         end = {"bp": "e"} if phase == "f" else {}
@@ -285,7 +285,7 @@ def _arrow(number: int, source: Slice, target: Slice) -> Iterator[dict[str, Any]
 def _text(record: Record) -> str:
     try:
         return record.text
-    except Exception as error:  # a field that cannot be shown: the rest is worth seeing
+    except Exception as error:  # a field that cannot be shown must not hide the others
         return f"{record.event or record.fmt or record.effect} <{error!r}>"
 
 
@@ -316,7 +316,7 @@ def run_command(options: argparse.Namespace) -> int:
     except RunError as error:
         print(error, file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the output is a pipe whose reader has seen enough
+    except BrokenPipeError:  # the output is a pipe whose reader has closed it
         raise
     except OSError as error:
         print(MSG_OUTPUT.format(path=options.output, why=error.strerror or error), file=sys.stderr)

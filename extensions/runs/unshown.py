@@ -1,4 +1,4 @@
-"""Records of which this process cannot make the text that their program made: their lines say so."""
+"""Records whose original text this process cannot make: their lines say so."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Unshown(Content):
     """Stands for a content whose text cannot be made here."""
 
     why: str
-    content: Content | None = None  # None: it is not known either
+    content: Content | None = None  # None: unknown
 
     @property
     def title(self) -> str:

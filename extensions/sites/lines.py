@@ -17,8 +17,8 @@ MSG_PATTERN = (
     "Write, say, `fx.sites('train.py:31')` or `fx.sites('models/*.py')`."
 )
 MSG_EVERY = (
-    "{call} was given {value}. One of every so many effects is shown, which is a positive whole number of at most 64 "
-    "bits. Pass, say, 100."
+    "{call} was given {value}. `every` is a positive whole number of at most 64 bits. Pass, say, 100, to show one of "
+    "every 100 effects."
 )
 MSG_LEVEL = (
     "{call} was given {value}. A level is a whole number, as for `logging`, or the name that `logging` has for one. "
@@ -45,7 +45,7 @@ class Pattern(NamedTuple):
     def names(self, line: Line) -> bool:
         if self.line not in (None, line.line):
             return False
-        # The name in messages counts too: users never see the file of a notebook's cell.
+        # The name in messages matches too: users never see the file of a notebook's cell.
         shown = re.sub(r":\d+$", "", str(Where(line.file, line.line, line.function)))
         patterns = (self.file, f"*/{self.file}")
         return any(fnmatch.fnmatchcase(file, pattern) for file in (line.file, shown) for pattern in patterns)
@@ -64,7 +64,7 @@ def show_every(n: Any, call: str) -> Switch:
 
 
 def show_from(level: Any, call: str) -> Switch:
-    """Shows effects of this level or a higher one, whatever the logger's level is."""
+    """Shows effects of this level or a higher one, independently of the logger's level."""
     if (least := level_of(level)) is None:
         raise ValueError(MSG_LEVEL.format(call=call, value=errors.shown(level)))
     return lambda known: known.show_from(least)

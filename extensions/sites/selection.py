@@ -45,7 +45,7 @@ class SiteInfo:
         where: The line: `(file, line, function)`.
         effect: The name of the effect.
         title: The title in messages: a format, an event, the name of a function.
-        count: The number of effects that devices have come to. An effect that all devices share counts once.
+        count: The number of effects that devices have reached. An effect that all devices share counts once.
         shown: The number of these that were shown.
         filter: The filter now, in words.
     """
@@ -189,7 +189,7 @@ def _in_words(known: LineFilter) -> str:
 
 
 def sites(pattern: str | None = None, *, effect: Any = None, function: str | None = None) -> Sites:
-    """The lines with effects of this process: how often devices have come there, and what is shown of it.
+    """The lines with effects of this process: the number of effects that devices have reached, and their filter.
 
     A line is here from when the first program that has it is compiled, or it is called outside of programs. It stays
     when that program is gone, for as long as its counts are kept.

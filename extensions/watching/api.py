@@ -23,9 +23,7 @@ MSG_NOT_CALLABLE = (
     "`fx.watch` at {where} was given {fun} as its function. It watches a function, and returns one that is called in "
     "its place. Write `fx.watch(f)(x)`."
 )
-MSG_MODE = (
-    "`fx.watch` at {where} was given mode={mode}. What becomes of a bad value is one of {known}. Pass one of them."
-)
+MSG_MODE = "`fx.watch` at {where} was given mode={mode}. The mode is one of {known}. Pass one of them."
 MSG_NOTHING = (
     "`fx.watch` at {where} was given nothing to look for: `nan` and `inf` are false. Without `when` one of them is "
     "true. Pass `inf=True`, or a predicate as `when`."
@@ -35,16 +33,16 @@ MSG_FLAG = (
     "of values as `when`."
 )
 MSG_WHEN = (
-    "`fx.watch` at {where} was given when={when}. It is a function of an array that says which elements are bad. Pass, "
-    "say, `when=lambda x: abs(x) > 1e4`."
+    "`fx.watch` at {where} was given when={when}. `when` is a function of an array that returns True for the bad "
+    "elements. Pass, say, `when=lambda x: abs(x) > 1e4`."
 )
 MSG_SITES = (
     "`fx.watch` at {where} was given sites={sites}. They are patterns for what is watched: a file, `file.py:12`, a "
     "function or an operation. Pass a string or several."
 )
 MSG_TOGETHER = (
-    "`fx.watch` at {where} was given `{name}` and {other}. Summaries (`summary=True`) are of all values, and from "
-    "where a result is bad (`results=True`) is known of NaN and infinities only. Leave one of them out."
+    "`fx.watch` at {where} was given `{name}` and {other}. Summaries (`summary=True`) are of all values, and a bad "
+    "result can be traced (`results=True`) for NaN and infinities only. Leave one of them out."
 )
 _MODES = ("raise", "log", "stop")
 
@@ -75,7 +73,7 @@ def watch(
     function says the lane.
 
     Args:
-        fun: The function. Arrays among its arguments are traced; what is no array is passed as it is.
+        fun: The function. Arrays among its arguments are traced; other values are passed unchanged.
         nan: True if NaN is bad.
         inf: True if infinities are bad.
         when: A function that is called with each array of numbers that an operation takes or gives, single numbers
@@ -88,7 +86,7 @@ def watch(
         summary: In place of all this, what each operation computes is an event of `fx.log` that has the operation's
             name and line, with the fields `min`, `max`, `mean` and `norm` of the finite elements, the shares `zeros`
             and `nonfinite`, and in a loop `iteration`. So `effects diff` compares two runs operation by operation.
-        mode: The reaction to a bad value. `"raise"`: the first of each call is raised, and the program goes on.
+        mode: The reaction to a bad value. `"raise"`: the first of each call is raised, and the program continues.
             `"log"`: each is an event `non_finite` of `fx.log`, with the level `"error"`. `"stop"`: the first ends the
             program, whose call raises it.
 
@@ -158,7 +156,7 @@ def watch(
         nnx = sys.modules.get("flax.nnx")
         if nnx is None or not _has_modules(nnx, (args, kwargs)):
             return run(fun, *args, **kwargs)
-        # Modules are mutable objects that may share parts. So their state is passed in and returned, and updates them.
+        # Modules are mutable and may share parts. So their state is passed in, returned, and written back.
         with nnx.update_context("fx.watch"):
             with nnx.split_context("fx.watch") as context:
                 graph, state = context.split((args, kwargs))

@@ -23,9 +23,9 @@ from effects.extensions.watching.tables import is_float
 from effects.lowering.holders import Extra, holds
 
 MSG_NO_RESULTS = (
-    "`fx.watch` at {where} was given `results` for a function with a `jax.shard_map` around or inside, a reference "
-    "from outside, or a callback of JAX's or whose result it awaits. From where a result has a bad value is found by "
-    "running the function again, which these are not for. Leave `results` out."
+    "`fx.watch` at {where} was given `results` for a function inside or around a `jax.shard_map`, or with a reference "
+    "from outside, a callback of JAX's own, or a callback whose result it awaits. The function is run again to find "
+    "the source of a bad result, and such functions cannot be. Leave `results` out."
 )
 
 watch_p: _jax.Primitive = _jax.Primitive("watch")

@@ -1,4 +1,4 @@
-"""The pass that looks at each equation by itself, and knows the iteration of each loop around it."""
+"""The pass that tests equations one by one, with the iteration of each loop around them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Each:
         `around`: the frames of the equations around the jaxpr; `path`: their positions, see `Found.order`."""
         self._watch, self._iterations, self._around = watch, tuple(iterations), around
         self._path, self._position = path, -1
-        self._names: dict[int, tuple[str, Any]] = {}  # by `id`, which the value keeps: its name and the value
+        self._names: dict[int, tuple[str, Any]] = {}  # by `id`: the name and the value, which keeps the `id` valid
 
     def run(self, jaxpr: Any, args: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
         """The results of a jaxpr with constants. `names`: the user's names of its inputs."""
@@ -85,7 +85,7 @@ class Each:
                 own = args[split : split + len(number)]
                 each = Each(watch, [*args[:outer], *own], lines, (*path, which))
                 outs = each.run(body, [*args[outer:split], *args[split + len(own) :]])
-                if watch.results and _ends_loop(eqn, body):  # a loop may not end with repaired values
+                if watch.results and _ends_loop(eqn, body):  # a loop might never end with repaired values
                     outs = [outs[0] & (own[0] < args[0][0])]
                 return [*(x + step for x in own), *outs]
 
@@ -114,10 +114,11 @@ class Each:
         return bind_region(eqn, region, operands, around)
 
     def _repair(self, eqn: Any, operands: list[Any], outs: Sequence[Any]) -> list[Any]:
-        """The results, with 0 for bad elements that the equation would also make of good operands, after a given place.
+        """The results, with 0 for bad elements that the equation makes even of good operands, if it is after a given
+        place.
 
-        The first item of `self._iterations` is the limits: the most iterations of a loop; the first element to show and
-        the last to keep, of the equation at that place; and the place in program order.
+        The first item of `self._iterations` holds the limits: the most iterations of a loop; of the equation at that
+        place, the first element to show and the last to keep; and the place in program order.
         """
         watch, name, (limits, *iterations) = self._watch, eqn.primitive.name, self._iterations
         is_ahead, is_there = np.bool_(False), np.bool_(True)
@@ -168,7 +169,7 @@ class Each:
 
     def _look_inside(self, eqn: Any, found: Any, operands: Sequence[Any]) -> None:
         """Simulates a kernel where `found` holds, if JAX can, and looks at each of its equations."""
-        from effects._jax import pallas  # the kernel has imported it
+        from effects._jax import pallas  # imported by the kernel already
 
         if (params := pallas.as_simulated(eqn.params)) is None:
             return
@@ -200,7 +201,7 @@ _ITERATION = "effects: iteration "
 
 
 def depth_of(jaxpr: Any) -> int:
-    """The length of the longest place in program order."""
+    """The length of the longest place (see `place_of`) of an equation in a jaxpr."""
     return 1 + max((2 + depth_of(body) for eqn in jaxpr.eqns for body in bodies_of(eqn)), default=0)
 
 

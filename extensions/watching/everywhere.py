@@ -24,7 +24,7 @@ def install_watching() -> None:
 @functools.wraps(jit)
 def _jit(*fun: Any, **options: Any) -> Any:
     if len(fun) != 1:
-        jit(*fun, **options)  # which says what is wrong with these, if anything
+        jit(*fun, **options)  # raises JAX's error for wrong options
         return functools.partial(_jit, **options)
     try:
         return jit(_watched(*fun), **options)

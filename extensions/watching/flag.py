@@ -19,7 +19,7 @@ from effects.lowering.holders import Extra, find_holder, with_carried_predicate
 
 
 class _Plan(NamedTuple):
-    """The values of a body that are tested besides its results.
+    """The values of a body that are tested in addition to its results.
 
     Attributes:
         hidden: The variables that may be bad and show in no result.
@@ -106,7 +106,7 @@ def _shown_operands(eqn: Any, watch: Watch, seen: set[Any]) -> Iterable[int]:
     kept = tuple(var in seen for var in eqn.outvars)
     own = [body for body in bodies if not _is_condition(eqn, body)]
     shown = frozenset.intersection(*(_shown_inputs(body, watch, *_carried(eqn, body), kept) for body in own))
-    if eqn.primitive is _jax.while_p or eqn.params.get("length") == 0:  # then it may have no iteration
+    if eqn.primitive is _jax.while_p or eqn.params.get("length") == 0:  # then the loop may have no iteration
         first, carried = _carried(eqn, own[0])
         shown = [at for at in shown if first <= at < first + carried and kept[at - first]]
     return [ahead + at for at in shown]
@@ -129,7 +129,7 @@ def _seen(jaxpr: Any, watch: Watch, results: Sequence[Any], maybe: set[Any]) -> 
     seen, hidden = {var for var in results if _is_variable(var)}, set[Any]()
     used = {x for eqn in jaxpr.eqns for x in eqn.invars if _is_variable(x)}.union(filter(_is_variable, jaxpr.outvars))
     for eqn in reversed(jaxpr.eqns):
-        # A loop may use a carried value that nothing after the loop uses.
+        # A carried value may be used in the loop only.
         of_use = used.union(eqn.outvars) if bodies_of(eqn) else used
         hidden.update(var for var in eqn.outvars if var in maybe and var in of_use and var not in seen)
         seen |= hidden

@@ -161,8 +161,8 @@ def error_of(
 
 
 _raised: dict[int, tuple[int, Any, NonFinite | None]] = {}
-"""By stream, the last program of which a bad value was raised: its epoch, the place of the value in program order, and
-the error if the value was found without a search. Only drain threads write it."""
+"""By stream, the last program with a raised bad value: its epoch, the place of the value in program order, and the
+error if the value was found without a search. Only drain threads write it."""
 
 
 def is_first(token: Sequence[int], place: Any = (), failure: NonFinite | None = None) -> bool:
@@ -208,8 +208,8 @@ class Found(Check):
     """
 
     of: tuple[Any, ...] = ()  # see `read_fields`
-    search: int = 0  # the number of the search that found it, and reads its records later; 0: none
-    place: tuple[Any, ...] = ()  # lane, device and place in a grid, where the record does not say it
+    search: int = 0  # the number of the search that made it and reads its records; 0: none
+    place: tuple[Any, ...] = ()  # lane, device and place in a grid, if the record has none
     order: tuple[Any, ...] = ()
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The search for a bad value: the function is run again from its arguments, now with a test after each equation.
 
-So the program itself has only one more boolean, and the code that finds where a bad value comes from is compiled only
-if there is one.
+So the watched program computes only one extra boolean, and the search is compiled only if a value is bad.
 """
 
 from __future__ import annotations
@@ -50,8 +49,9 @@ _numbers = itertools.count(1)
 
 
 def can_search(jaxpr: Any, in_region: bool) -> bool:
-    """True if a function can be run again: its results depend on its arguments alone. `in_region`: True if it may have
-    per-device regions. It may not if the program waits for the search, which needs the devices: a deadlock."""
+    """True if a function can be run again: its results depend on its arguments alone. `in_region`: True if the function
+    may have per-device regions. False if the program waits for the search: the search needs the region's devices, which
+    would be a deadlock."""
 
     def is_in_the_way(eqn: Any) -> bool:
         is_effect = eqn.primitive is effect_p or any(_jax.jaxprs_in(eqn.params))
@@ -84,7 +84,7 @@ def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
 
 
 def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., None]:
-    """The callback that takes the arguments of a function that had a bad value, and searches it."""
+    """The callback that searches a function with a bad value, from the function's arguments."""
     search, lock = dataclasses.replace(watch, search=next(_numbers)), threading.Lock()
     silent, depth = silent_jaxpr(jaxpr), depth_of(jaxpr)
 
@@ -95,20 +95,20 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
     again = jit(run, compiler_options=_NO_TRIALS)
 
     def look(args: Sequence[Any], place: Sequence[int] = (), first: int = 0, last: int = _ALL, most: int = _ALL) -> Any:
-        """Runs the function again. Returns masks of the bad elements of its results, and what was found. The arguments
-        after `args` are the limits of `Each._repair`."""
+        """Runs the function again. Returns masks of the bad elements of its results, and the findings in program order.
+        The arguments after `args` are the limits of `Each._repair`."""
         numbers = [most, first, last, *place, *[_ALL] * (depth + 1 - len(place))]
         searches[search.search] = []
         bad = [np.asarray(x) for x in again(np.array(numbers, np.int32), *args)]
         runtime.waiting.wait([*runtime.streams.own()], None, None)  # without raising errors of other calls
-        # An equation is sorted after those inside it.
+        # An equation sorts after the equations of its own jaxprs.
         return bad, sorted(searches.pop(search.search), key=lambda each: ([*each[0], math.inf], each[1]))
 
     def find(*given: Any, record: Record) -> None:
         if watch.mode == "raise" and not is_first(record.token):
             return
         args = [*map(_jax.with_type, given, jaxpr.in_avals)]
-        with lock:  # the list of what is found is used by one thread at a time
+        with lock:  # the findings' list in `searches` is for one thread at a time
             _, found = look(args)
             if watch.results:
                 found = _first_that_shows(found, functools.partial(look, args))
@@ -124,7 +124,8 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
 
 
 def _first_that_shows(found: list[Any], look: Callable[..., Any]) -> list[Any]:
-    """The first found value that makes a result bad, by bisection: bad values that are made after it are repaired."""
+    """The first finding that makes a result bad, by bisection: a run repairs the bad values that are made after a given
+    place."""
     most = max((int(fields["trips"]) for *_, fields, _ in found if "trips" in fields), default=0)
     found = [each for each in found if "trips" not in each[4]]
     places = [place for place, *_ in found]
@@ -147,14 +148,16 @@ _ALL = np.iinfo(np.int32).max
 _NO_TRIALS = {"xla_gpu_autotune_level": 0}
 """Compiles without trying out kernels on a GPU, since with `mode="stop"` that would be a deadlock:
 
-1. A thread of XLA's launches the program, comes to the record, and waits there for the search.
-2. The search compiles, and XLA waits with its trials until no program is being launched.
+1. A thread of XLA's launches the program with `GetGpuMutex` (xla/service/gpu/stream_executor_util.h) held for reading,
+   comes to the record, and waits there for the search.
+2. The search compiles, and XLA's autotuner wants that mutex for writing.
 """
 
 _NOT_FOUND: tuple[Any, ...] = [], -1, None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}, ()
 
 
 def _takes_bad(jaxpr: Any, args: Sequence[Any], watch: Watch) -> bool:
-    """True if the arguments or constants of a function are bad: then no operation has to make a bad value."""
+    """True if the arguments or constants of a function are bad: then a result may be bad though no operation is to
+    blame."""
     literals = [x.val for eqn in _jax.eqns_in(jaxpr) for x in eqn.invars if hasattr(x, "val")]
     return bool(watch.any_bad([*args, *map(jnp.asarray, literals)], ""))

@@ -71,11 +71,11 @@ def makes_bad(eqn: Any, nan: bool, inf: bool) -> bool:
     if not floats:
         return False
     name, to = eqn.primitive.name, jnp.finfo(floats[0].dtype)
-    if name == "gather":  # which fills in what lies outside
+    if name == "gather":  # the fill value for positions outside
         return nan and "FILL" in str(eqn.params["mode"])
     if name in _MOVES:
         return False
-    if to.bits < 16:  # its type may have no infinity, no zero or no NaN
+    if to.bits < 16:  # the type may have no infinity, zero or NaN
         return True
     if name == "convert_element_type":
         source = eqn.invars[0].aval.dtype
@@ -87,7 +87,7 @@ def makes_bad(eqn: Any, nan: bool, inf: bool) -> bool:
 
 
 def shows_bad(eqn: Any, position: int, nan: bool, inf: bool) -> bool:
-    """True if a bad value in this operand makes the only result bad, whatever the other operands are."""
+    """True if a bad value in this operand makes the only result bad for any other operands."""
     if len(eqn.outvars) != 1 or not is_float(result := eqn.outvars[0].aval) or 0 in result.shape:
         return False
     name = eqn.primitive.name
@@ -97,7 +97,7 @@ def shows_bad(eqn: Any, position: int, nan: bool, inf: bool) -> bool:
         return position == 1
     if name == "integer_pow":
         return eqn.params["y"] > 0 and nan
-    if name in ("max", "min") and jnp.issubdtype(result.dtype, np.complexfloating):  # which look at real parts first
+    if name in ("max", "min") and jnp.issubdtype(result.dtype, np.complexfloating):  # these compare real parts first
         return False
     if inf and name == "div":
         return nan and position == 0

@@ -342,7 +342,7 @@ MISTAKES = {
         Traceback (most recent call last):
           File "program.py", line 6, in <module>
             fx.effects_barrier()
-        effects.EffectError: The handler `JsonLinesHandler` raised OSError(28, 'No space left on device') for a batch of records. A handler's error is reported once; it gets the records after it all the same, as do the other handlers.
+        effects.EffectError: The handler `JsonLinesHandler` raised OSError(28, 'No space left on device') for a batch of records. An error of a handler is reported once, and later records still reach all handlers. Correct the handler, or call `fx.remove_handler`.
         OSError: [Errno 28] 1 line of '/dev/full' could not be written ([Errno 28] No space left on device). A handler writes each batch of records as it comes, whole lines only, and goes on with the next if it cannot. Free some space, or write elsewhere.
         """,
     ),

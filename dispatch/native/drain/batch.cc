@@ -8,12 +8,12 @@
 namespace effects {
 namespace {
 
-// Whether the last of the items takes more records of this epoch.
+// True if the last item takes more records of this epoch.
 bool Continues(const Item &item, const EpochInfo &info) {
   return item.info.epoch == info.epoch && item.reply == 0 && item.info.failed == info.failed;
 }
 
-// The last of the items if it is of this kind and thread.
+// The last item if it is of this kind and thread.
 template <typename Items> Item *Last(Items &items, ItemKind kind, uint32_t thread) {
   return !items.empty() && items.back().kind == kind && items.back().info.thread == thread ? &items.back() : nullptr;
 }
@@ -25,8 +25,8 @@ template <typename Items> Item &Begin(Items &items, ItemKind kind, const EpochIn
   return item;
 }
 
-// Whether Python has just got records of this epoch that call nothing. It makes their text at once with that of those
-// that follow, where each text by itself would be an item between others.
+// True if the last item has records of this epoch for Python, none of which calls a function. Python formats them and
+// the next records in one go; one item per text would be slower.
 bool FollowsRecords(std::vector<Item> &items, const EpochInfo &info) {
   const Item *const last = Last(items, ItemKind::kRecords, info.thread);
   return last != nullptr && !last->has_callbacks && Continues(*last, info);
@@ -62,7 +62,7 @@ void BatchBuilder::release(Batch &batch, const RecordHeader &header, Payload &&p
   const bool callback = (header.flags & kCallback) != 0;
   const bool native = !callback && info.sink != 0 && !python_sees_all_.load(std::memory_order_relaxed);
   const Plan *const plan = native ? plan_of(header.site) : nullptr;
-  // Handlers, like callbacks, are functions of the user's.
+  // Handlers are user functions, as callbacks are.
   const bool unordered = header.kind == Kind::kUnordered;
   const uint32_t domain = unordered ? kNoDomain : DomainOf(header.token);
   if (plan != nullptr && unordered && batch.has_run()) {
@@ -97,7 +97,7 @@ void BatchBuilder::append_text(std::vector<Item> &items, const Plan &plan, uint6
   Item *item = Last(items, ItemKind::kText, info.thread);
   if (item == nullptr || item->info.sink != info.sink) item = &Begin(items, ItemKind::kText, info);
   const size_t before = item->data.size();
-  static const PrintOptions &by_default = PrintOptionsOf(0); // found once: that takes a lock
+  static const PrintOptions &by_default = PrintOptionsOf(0); // looked up once: that takes a lock
   const bool is_regular = IsRegular(plan);
   std::vector<TextRun> &runs = item->runs;
   FormatLanes(item->data, plan, payload.data, info.options != nullptr ? *info.options : by_default, [&] {
@@ -114,13 +114,13 @@ void BatchBuilder::append_record(Items &items, const RecordHeader &header, Paylo
   const bool large = static_cast<bool>(payload.block);
   const bool callback = (header.flags & kCallback) != 0;
   Item *item = large ? nullptr : Last(items, ItemKind::kRecords, info.thread);
-  // An unordered callback is by itself.
+  // An unordered callback is an item of its own.
   const bool apart = header.kind == Kind::kUnordered && item != nullptr && (callback || item->has_callbacks);
   if (item == nullptr || apart || !Continues(*item, info))
     item = &Begin(items, large ? ItemKind::kLarge : ItemKind::kRecords, info);
   RecordHeader shown = header;
-  if (shown.time == 0) shown.time = UnixTime();                     // it was published before anything needed the time
-  if ((shown.flags & kReplicated) != 0) shown.device = kAllDevices; // whichever was heard first
+  if (shown.time == 0) shown.time = UnixTime();                     // published before anybody needed times
+  if ((shown.flags & kReplicated) != 0) shown.device = kAllDevices; // whichever device came first
   item->data.append(reinterpret_cast<const char *>(&shown), sizeof shown);
   if (large) {
     item->block = std::move(payload.block);
@@ -133,15 +133,15 @@ void BatchBuilder::append_record(Items &items, const RecordHeader &header, Paylo
   bytes_ += sizeof header + header.payload_size;
 }
 
-// The batch has records for Python of this thread's programs and this domain. It ends with them.
+// The batch has records for Python, of this thread's programs and this domain, and ends with them.
 void BatchBuilder::begin_run(Batch &batch, uint32_t thread, uint32_t domain) {
   batch.run = thread;
   batch.domain = domain;
   order_.restrict_to(thread, domain);
 }
 
-// What comes last in the batch is waited for. Its answer lets a program go on, which must not wait for what the batch
-// holds.
+// A device waits for the batch's last record. Its answer resumes a program, which must not wait for other records of
+// the batch.
 void BatchBuilder::close_run() {
   run_closed_ = true;
   order_.let_none_leave();

@@ -1,12 +1,12 @@
-// Turns records that leave into a batch: text where native code formats them, bytes where Python must see them.
+// Turns released records into a batch: text if native code formats them, bytes if Python needs them.
 //
-// Records for Python may run functions of the user's, or of handlers, which may wait for anything. So a batch has those
-// of one thread's programs and one order domain: its run. It ends with them, and this domain of the thread's stream is
-// suspended until they have been replayed. What is unordered waits for no function of the user's that runs: text stands
-// ahead of the run, and the rest is carried over to the next batch, unless the run is unordered too and has no callback
-// so far.
+// Records for Python may run functions of the user or of handlers, which may wait for anything. So a batch has such
+// records of one thread's programs and one order domain only: its run. The batch ends with its run, and this domain of
+// the thread's stream is suspended until the run has been replayed. Unordered records do not wait for running user
+// functions: text goes before the run, and other unordered records are carried over to the next batch, unless the run
+// is unordered too and has no callback yet.
 //
-// The leader of the drain alone calls everything here, except for show_python().
+// For the leader of the drain only, except show_python().
 #pragma once
 
 #include <atomic>
@@ -25,30 +25,30 @@
 
 namespace effects {
 
-// What the drain hands to the host at a time.
+// The drain's unit of delivery to the host.
 struct Item {
   ItemKind kind;
   EpochInfo info;
-  uint64_t count;             // how many records it stands for
-  std::string data;           // the text, the records, or the large one's header
-  Block block;                // the large one's payload
+  uint64_t count;             // the number of its records
+  std::string data;           // the text, the records, or a large record's header
+  Block block;                // a large record's payload
   uint64_t size = 0;          // of it
-  bool has_callbacks = false; // some of them are of callbacks
-  uint32_t reply = 0;         // the number of the reply that a device waits for with the last of these; 0: none
-  std::vector<TextRun> runs;  // of a text: which records it is of
+  bool has_callbacks = false; // some of the records are callbacks'
+  uint32_t reply = 0;         // the number of the reply that a device awaits with the last record; 0: none
+  std::vector<TextRun> runs;  // of a text: its records
 };
 
 struct Batch {
   static constexpr uint32_t kNoRun = ~uint32_t{0};
 
   std::vector<Item> items;
-  // Epochs that have ended: everything of theirs is in this batch or an earlier one.
+  // Ended epochs: all of their records are in this batch or an earlier one.
   std::vector<Finished> finished;
   std::vector<Settled> settled;
-  std::vector<uint64_t> forgotten; // sites of which no record will come
-  uint32_t run = kNoRun;           // the thread of whose programs this batch has records for Python
-  uint32_t domain = 0;             // and their order domain, which is suspended while they run
-  uint64_t run_number = 0;         // as `ReleaseOrder::suspend()` gives it
+  std::vector<uint64_t> forgotten; // sites without further records
+  uint32_t run = kNoRun;           // the thread of the records for Python
+  uint32_t domain = 0;             // their order domain, suspended while they run
+  uint64_t run_number = 0;         // from `ReleaseOrder::suspend()`
   bool stopped = false;
 
   bool has_run() const { return run != kNoRun; }
@@ -58,18 +58,18 @@ class BatchBuilder {
 public:
   BatchBuilder(Stats &stats, Sites &sites, ReleaseOrder &order) : stats_(stats), sites_(sites), order_(order) {}
 
-  // Whether all records go to Python, also those that native code could format. Any thread.
+  // True if all records go to Python, also those that native code could format. Any thread.
   void show_python(bool all) { python_sees_all_.store(all, std::memory_order_relaxed); }
 
-  // A batch begins, with what was carried over; ends, with the domain of its run suspended.
+  // begin() starts a batch with the carried-over items; end() suspends the domain of its run.
   void begin(Batch &batch);
   void end(Batch &batch);
 
-  // A record leaves.
+  // Adds a released record.
   void release(Batch &batch, const RecordHeader &header, Payload &&payload, const EpochInfo &info);
 
   bool is_full() const { return bytes_ >= kBatchBytes; }
-  // The batch takes no more: somebody waits for what is here.
+  // The batch takes no more records: somebody waits for those it has.
   bool is_closed() const { return run_closed_; }
   bool has_carried() const { return !carried_.empty(); }
 
@@ -91,8 +91,8 @@ private:
   ReleaseOrder &order_;
   std::atomic<bool> python_sees_all_{false};
 
-  std::deque<Item> carried_; // for the next batches, all unordered
-  std::vector<Item> texts_;  // of this batch, which came when it had a run: they go ahead of that
+  std::deque<Item> carried_; // for later batches; all are unordered
+  std::vector<Item> texts_;  // of this batch, added after its run: they go before it
   bool run_closed_ = false;
   size_t bytes_ = 0;
   uint64_t last_site_ = 0;

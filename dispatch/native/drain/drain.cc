@@ -11,19 +11,19 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// While programs run no record wakes the drain; it looks for them by itself, so that they travel in batches.
+// While programs run, no record wakes the drain. It polls the rings, so that records travel in batches.
 constexpr std::chrono::microseconds kFirstPause{500};
 constexpr std::chrono::microseconds kLongestPause{4000};
-// It looks no more often than this, unless a thread waits or a ring is half full: a batch costs Python's lock,
-// which a thread that dispatches needs too.
+// The shortest interval between polls, unless a thread waits or a ring is half full: each batch takes the GIL, which
+// dispatching threads need too.
 constexpr std::chrono::microseconds kPace{10000};
-// How long memory of large records is kept for the next ones.
+// How long a freed large block is kept for reuse.
 constexpr std::chrono::milliseconds kKeepsBlocks{3000};
 constexpr std::chrono::hours kForEver{24};
 
 bool HasLargeBlocks() {
   const LargeBlocks blocks = CountLargeBlocks();
-  return blocks.used + blocks.kept != 0; // one that is in use may be kept while the leader sleeps
+  return blocks.used + blocks.kept != 0; // a block in use may be freed, and so kept, while the leader sleeps
 }
 
 } // namespace
@@ -47,7 +47,7 @@ void Drain::lose(uint32_t thread, uint32_t epoch, int32_t device) {
 }
 
 void Drain::release_site(uint64_t site) {
-  if (publisher_.refuses()) return; // a thread that is not in this process may have a lock
+  if (publisher_.refuses()) return; // a forked child: a thread of the parent may hold a lock
   sites_.release(site, publisher_.dispatches.load(std::memory_order_relaxed));
   inbox_.knock();
 }
@@ -82,7 +82,7 @@ Batch Drain::next_batch(std::chrono::milliseconds patience) {
   }
 }
 
-// Puts into the batch what can leave. Returns whether there is anything to tell the host.
+// Puts releasable records into the batch. Returns true if there is anything to tell the host.
 bool Drain::collect(Batch &batch) {
   const auto release = [&](const RecordHeader &header, Payload &&payload, const EpochInfo &info) {
     builder_.release(batch, header, std::move(payload), info);
@@ -91,7 +91,7 @@ bool Drain::collect(Batch &batch) {
     bool moved = false;
     if (!scan(batch, moved)) break; // the batch is full: the next call goes on with this scan
     again = order_.advance(release, batch.finished) || moved;
-    if (builder_.is_closed()) break; // somebody waits for what is here
+    if (builder_.is_closed()) break; // somebody waits for these records
   }
   batch.settled = order_.take_settled();
   publisher_.stats.discarded.fetch_add(order_.take_discarded(), std::memory_order_relaxed);
@@ -104,10 +104,10 @@ bool Drain::collect(Batch &batch) {
          !batch.forgotten.empty();
 }
 
-// Whether nothing is under way, so that the leader may sleep: from here on an `open` wakes it. It must not sleep on a
-// parked record, which waits for one ahead of it: if that one is dropped, nothing wakes the leader.
+// True if nothing is under way, so that the leader may sleep until an `open` wakes it. It must not sleep on a parked
+// record: if the record before that one is dropped, nothing wakes the leader.
 //
-// Nor while a program waits for a function: one that JAX dispatched may ask before its record is here.
+// Nor while a program waits for a callback: a program that JAX dispatched may ask before its record is here.
 bool Drain::fall_asleep() {
   if (replies_.any_open()) return false;
   return inbox_.try_to_sleep(
@@ -146,16 +146,15 @@ void Drain::read_inbox() {
   }
 }
 
-// Takes what is in the rings, in all of them and to their ends: ReleaseOrder counts on that, and no fast producer may
-// keep us from the others. A batch that is full interrupts a scan between two rings. Returns whether the scan is
-// over; sets `moved` when anything was taken.
+// Scans all rings to their ends: ReleaseOrder relies on that, and no fast producer may starve the other rings. A full
+// batch interrupts a scan between two rings. Returns true if the scan is over; sets `moved` if anything was taken.
 bool Drain::scan(Batch &batch, bool &moved) {
   read_inbox();
   const bool over = publisher_.for_each_ring([&](ProducerRing &ring) {
     scan_ring(batch, ring, moved);
     return !builder_.is_full();
   });
-  // With no lock held: it may run the rest of a program.
+  // Without a lock: it may run the rest of a program.
   for (const uint32_t reply : std::exchange(late_, {}))
     replies_.fail(reply, "The program had failed before its turn came.");
   if (over) ++scans_;
@@ -166,7 +165,7 @@ bool Drain::scan(Batch &batch, bool &moved) {
 //   1. The drain reads its inbox.
 //   2. The host announces a program, which is dispatched and publishes.
 //   3. The drain finds the program's record, or that one was dropped, and knows no such epoch.
-// So what is not known has the inbox read again, before it is given up as an ended program's.
+// So an unknown epoch makes the drain read the inbox again, before it takes the epoch for an ended one.
 void Drain::scan_ring(Batch &batch, ProducerRing &ring, bool &moved) {
   const uint64_t end = ring.ring.end();
   std::unique_lock consumer(ring.consumer);
@@ -262,7 +261,7 @@ const std::vector<Notice> &Inbox::read() {
 void Parking::note_stalled(uint32_t thread, uint64_t scan) {
   const uint64_t progress = order_.progress(thread);
   auto [it, inserted] = stalled_.try_emplace(thread);
-  const bool still = !inserted && it->second.scan + 1 >= scan; // the scan before found it so, too
+  const bool still = !inserted && it->second.scan + 1 >= scan; // the previous scan found it stalled, too
   it->second.scan = scan;
   if (still && it->second.progress == progress) return;
   it->second.progress = progress;

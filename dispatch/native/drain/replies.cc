@@ -39,12 +39,12 @@ uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, co
   return join(std::move(lock), key, token, replicas, call.device, std::move(waiter));
 }
 
-// The first of these calls to which the device has not come, which is a new one if it has come to all.
+// The first of these calls that the device has not reached; a new call if it has reached all.
 Replies::Key Replies::find_unanswered(Key key, int32_t device) const {
   uint32_t &turn = std::get<6>(key);
   for (auto it = replicated_.lower_bound(key); it != replicated_.end(); ++it) {
     const uint32_t found = std::get<6>(it->first);
-    if (Key same = it->first; std::get<6>(same) = turn, same != key) break; // of another call
+    if (Key same = it->first; std::get<6>(same) = turn, same != key) break; // another call
     turn = found;
     if (asked_.at(it->second).devices.count(device) == 0) break;
     ++turn;
@@ -74,7 +74,7 @@ uint32_t Replies::join(std::unique_lock<std::mutex> lock, const Key &key, const 
   return 0;
 }
 
-// Once some device of the program has failed, no device waits for others: that one may never come.
+// Once a device of the program has failed, no device waits for others: the failed one may never come.
 Replies::Waiter Replies::with_others(const Token &token, const CallOfDevice &call, uint32_t devices, bool fail_as_one,
                                      Waiter waiter) {
   const Together::Call shared{ThreadOf(token), token.epoch, call.site, call.traits, fail_as_one};
@@ -207,11 +207,11 @@ void Replies::notify(const std::vector<Waiter> &waiters, const Answer &answer) {
   go_on(std::move(work));
 }
 
-// Devices that go on at once may come to where they wait for each other. In one thread, that would be a deadlock:
+// Devices that continue at the same time may come to wait for each other. In one thread, that would be a deadlock:
 //   1. The continuation of device 0 runs its program up to a collective, and waits there for device 1.
 //   2. The continuation of device 1 stands behind it in the same thread.
-// So each has a thread to go on in; the first has the calling one. Where a device calls, the first must be its own:
-// another one might wait for this device, which goes on only when its handler has returned.
+// So each continuation gets a thread; the first gets the calling thread. If a device's thread calls, the first must be
+// that device's own: another one might wait for this device, which continues only when its handler has returned.
 void Replies::go_on(Together::Work work) {
   for (size_t i = 1; i < work.size(); ++i) threads_.run(std::move(work[i]));
   if (!work.empty()) work[0]();

@@ -1,6 +1,6 @@
-// Who waits for what a callback returns: from a number in a record to the devices that wait for its answer.
+// The devices that wait for callbacks' results, by the number in the record.
 //
-// Any thread may call everything here. Waiters are notified with no lock held: they may ask again, or run the rest of
+// Any thread may call everything here. Waiters are notified without a lock: they may ask again, or run the rest of
 // their program.
 #pragma once
 
@@ -24,40 +24,40 @@
 
 namespace effects {
 
-// The rest of a program that waited. It is given why the program cannot go on though it has its answer; empty: it goes
-// on.
+// The continuation of a program that waited. Its argument: why the program cannot continue though it has its answer;
+// empty: it can.
 using Continuation = std::function<void(const std::string &failed)>;
 
-// Why a device fails whose own answer is right.
+// The error of a device whose own answer is right.
 inline constexpr char kFailedElsewhere[] = "The program has failed on another device.";
 
-// Devices that go on together from a call to which all of them come: none before all have their answers.
+// Devices that continue together from a call that all of them reach: none before all have their answers.
 //
-// The functions of one program are called one after the other. A device that went on with its answer could come to
-// where devices exchange values, and wait there for one that has none yet. Then
-//   - what that one's function runs on the device that waits may stand behind the exchange: a deadlock;
-//   - if that one's function fails, it never comes to the exchange, and XLA ends the process after a while.
+// The callbacks of one program run one after the other. A device that continued early could reach a collective, and
+// wait there for a device that has no answer yet. Then
+//   - a program that the late callback runs on the waiting device may queue behind the collective: a deadlock;
+//   - if the late callback fails, its device never reaches the collective, and XLA ends the process after a while.
 //
-// Replies guards this with its lock.
+// Guarded by the lock of Replies.
 class Together {
 public:
-  // A call of a program, as it is the same on all devices.
+  // The identity of a program's call, the same on all devices.
   struct Call {
     uint32_t thread, epoch;
     uint64_t site;
     int64_t traits;   // with its number among those of one site
-    bool fail_as_one; // devices may wait for each other afterwards: if one fails here, or before, none goes on
+    bool fail_as_one; // devices may wait for each other later: if one fails here, or before, none continues
     bool operator<(const Call &other) const {
       return std::tie(thread, epoch, site, traits) < std::tie(other.thread, other.epoch, other.site, other.traits);
     }
   };
   using Work = std::vector<std::function<void()>>;
 
-  // The device has its answer, or has `failed`, and is one of so many. An answer waits for the others' or for a failure
-  // that is theirs too. Returns what goes on now, the device that came last first.
+  // The device, one of `devices`, has its answer or has `failed`. An answer waits for the other answers, or for a
+  // failure that ends all. Returns the continuations to run now, the last device's first.
   Work arrive(const Call &call, int32_t device, uint32_t devices, bool failed, Continuation continuation);
 
-  // Devices of this program come no more. Returns those that wait, which fail if all do, or if they fail as one.
+  // No more devices of this program will come. Returns the waiting ones, which fail if all do, or if they fail as one.
   Work end(uint32_t thread, uint32_t epoch, bool all_fail);
 
 private:
@@ -68,18 +68,18 @@ private:
   };
   static void let_go(Group &group, Work &work);
 
-  // A device comes to a call again only when it has gone on from it, or when two such calls are equal in all. So it is
-  // in no group twice, and several groups of one call are rare.
+  // A device reaches a call again only after it has continued from it, or if two calls are equal in everything. So it
+  // is in no group twice, and several groups of one call are rare.
   std::map<Call, std::list<Group>> groups_;
 };
 
-// What a callback returned: the bytes of its results, or why there are none.
+// A callback's answer: the bytes of its results, or an error.
 struct Answer {
   std::vector<Span> results;
   std::string error; // empty: none
 };
 
-// A call of one of the devices of a program, by what the others' has too.
+// A call of one device, by the properties that it shares with the other devices' calls.
 struct CallOfDevice {
   uint64_t site;
   int64_t traits; // with its number among those of one site
@@ -88,51 +88,52 @@ struct CallOfDevice {
 
 class Replies {
 public:
-  // Empty if what waits goes on elsewhere.
+  // Empty if the waiter continues elsewhere.
   using Continuation = effects::Continuation;
-  // Called once, by the thread that answers, with the answer. The continuation that it returns is called then, or when
-  // all devices have their answers that go on together.
+  // Called once with the answer, by the answering thread. The returned continuation is called at once, or when all
+  // devices that continue together have their answers.
   using Waiter = std::function<Continuation(const Answer &)>;
 
-  // Registers a waiter. The number goes into the record; 0: its program has been ended, and the waiter has been called.
+  // Registers a waiter. Returns the number for the record; 0: the program has been ended, and the waiter has been
+  // called.
   uint32_t ask(Waiter waiter, const Token &token = {StreamOf(kPlainThread, 0), 0, 0, 0});
 
-  // As ask(), for a record that `replicas` devices share: they all get the one answer. Returns the number for
-  // the one that publishes, and 0 for the others. It is the first to come, or in a group of replicas the primary one.
-  // A device that comes after the answer is answered at once.
+  // As ask(), for a record that `replicas` devices share: all get the one answer. Returns the number for the device
+  // that publishes, and 0 for the others. The publisher is the first to come, or in a group of replicas the primary. A
+  // device that comes after the answer is answered at once.
   uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, Waiter waiter);
 
-  // As ask_replicated(), for a call without an order, whose token does not tell it from others. A device comes to one
-  // call again only when it has been answered, so that the calls of all devices are the same one by one.
+  // As ask_replicated(), for an unordered call, whose token does not identify it. A device reaches a call again only
+  // after its answer, so the n-th calls of all devices are the same call.
   uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, const CallOfDevice &call, Waiter waiter);
 
-  // The waiter of a device that goes on together with others from a call to which all of these come: so many, it too.
-  // `fail_as_one`: as for Together.
+  // The waiter of one of `devices` devices that continue together from a call that all of them reach. `fail_as_one`: as
+  // for Together.
   Waiter with_others(const Token &token, const CallOfDevice &call, uint32_t devices, bool fail_as_one, Waiter waiter);
 
   // Gives the answer to all waiters of this number.
   void answer(uint32_t number, const Answer &answer);
   void fail(uint32_t number, std::string why) { answer(number, {{}, std::move(why)}); }
 
-  // This program cannot go on: its devices that wait get an error, and so do those that ask later.
+  // This program cannot continue: its waiting devices get an error, and so do those that ask later.
   void end_program(uint32_t thread, uint32_t epoch) { end(thread, epoch, /*groups_only=*/false); }
-  // One device of this program has failed, and may have been the one that publishes for its group. So only devices in
-  // groups get an error.
+  // One device of this program has failed. It may have been the publisher of its group, so devices in groups get an
+  // error.
   void end_groups(uint32_t thread, uint32_t epoch) { end(thread, epoch, /*groups_only=*/true); }
 
-  // A callback has ended this program on one device, and its later effects are left out: devices that go on together
-  // fail, and those that would later.
+  // A callback has ended this program on one device, and its later effects are left out: devices that continue together
+  // fail, now or when they ask.
   void end_together(uint32_t thread, uint32_t epoch);
 
-  // The host knows that this program has failed: what several devices share is not kept for those that have not come.
+  // The host knows that this program has failed: answers are not kept for devices that have not come.
   void forget_replicated(uint32_t thread, uint32_t epoch);
 
-  // Numbers that have no answer yet.
+  // The numbers without an answer.
   std::vector<uint32_t> open();
   bool any_open();
 
 private:
-  // An answer that outlives the call which gave it.
+  // An answer that outlives the call which made it.
   struct Owned {
     Owned() = default;
     explicit Owned(const Answer &answer);
@@ -140,19 +141,18 @@ private:
     std::vector<std::string> results;
     std::string error;
   };
-  // What tells apart the calls that several devices share: whether it has an order, stream, epoch and group; then its
-  // index and phase, or without an order its site and traits, and which of the calls that not all devices have come to
-  // it is.
+  // The key of a call that several devices share: if it is ordered, stream, epoch and group; then index and phase, or
+  // for an unordered call its site, traits, and number among the calls that not all devices have reached.
   using Key = std::tuple<bool, uint32_t, uint32_t, uint32_t, uint64_t, int64_t, uint32_t>;
 
   struct Asked {
     std::vector<Waiter> waiters;
-    uint32_t replicas = 0; // how many will come; 0: only the one
+    uint32_t replicas = 0; // the number of devices that will come; 0: one
     uint32_t came = 0;
     bool answered = false;
     DeviceToken token{};
-    Key key{};                 // if several will come
-    std::set<int32_t> devices; // that came, if the call has no order
+    Key key{};                 // if several come
+    std::set<int32_t> devices; // that came, if the call is unordered
     Owned answer;
   };
   static Key KeyOf(const DeviceToken &token);
@@ -165,7 +165,7 @@ private:
   uint32_t join(std::unique_lock<std::mutex> lock, const Key &key, const DeviceToken &token, uint32_t replicas,
                 std::optional<int32_t> device, Waiter waiter);
 
-  // All with `mutex_` held.
+  // With `mutex_` held.
   Key find_unanswered(Key key, int32_t device) const;
   uint32_t next_number();
   void forget(uint32_t number);
@@ -178,12 +178,12 @@ private:
   std::mutex mutex_; // guards all below
   uint32_t last_ = 0;
   std::unordered_map<uint32_t, Asked> asked_; // by number
-  std::map<Key, uint32_t> replicated_;        // number of what several devices ask for
-  // What cannot go on of a program.
+  std::map<Key, uint32_t> replicated_;        // the number of a shared answer
+  // The part of a program that cannot continue.
   struct Ended {
     bool all = false;
-    bool groups = false;   // of replicas; then no device waits for others
-    bool together = false; // devices that go on together
+    bool groups = false;   // groups of replicas; then no device waits for others
+    bool together = false; // devices that continue together
   };
   std::map<std::pair<uint32_t, uint32_t>, Ended> ended_; // by thread and epoch, until the host knows it
   Together together_;

@@ -49,13 +49,13 @@ std::shared_ptr<Filter> Sites::filter(uint64_t site, std::shared_ptr<Filter> giv
   return filter;
 }
 
-// A site may lose its last holder while its program's records are under way. Forgotten at once, this would go wrong:
+// A site may lose its last holder while records of it are under way. If it were forgotten at once:
 //   1. A program is dispatched, and its call returns.
 //   2. The program is freed, and with it the last holder of its site.
 //   3. The drain forgets the site.
-//   4. A record of the site leaves, and nothing says how to read it.
-// So the holder leaves behind how many programs had been dispatched at step 2, and the site stays until these have
-// ended. The drain may not have read of a dispatch of step 1 yet: `oldest_open` is then at most that dispatch.
+//   4. A record of the site is released, and its layout is unknown.
+// So step 2 notes the number of dispatched programs, and the site stays until these have ended. The drain may not have
+// read of the dispatch of step 1 yet: `oldest_open` is then at most that dispatch.
 std::vector<uint64_t> Sites::forget(uint64_t oldest_open) {
   std::vector<uint64_t> forgotten;
   std::lock_guard lock(mutex_);
@@ -63,7 +63,7 @@ std::vector<uint64_t> Sites::forget(uint64_t oldest_open) {
   for (const uint64_t site : dying_) {
     auto it = sites_.find(site);
     if (it == sites_.end()) continue;
-    if (it->second.holders != 0) { // somebody has it again
+    if (it->second.holders != 0) { // it has a holder again
       it->second.dying = false;
       continue;
     }

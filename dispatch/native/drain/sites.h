@@ -1,5 +1,4 @@
-// What is known of sites: how they describe themselves, how their records are formatted, and which programs still have
-// them.
+// The known sites: their descriptions, the plans of their records, and the programs that hold them.
 //
 // Any thread may call everything here.
 #pragma once
@@ -19,11 +18,10 @@ namespace effects {
 
 class Sites {
 public:
-  // Somebody may bring records of this site: a program that is loaded, or may be.
+  // Adds a holder, which may publish records of this site: a program that is, or may be, loaded.
   void retain(uint64_t site, std::string_view description = {});
 
-  // The holder is gone. `dispatch` says how much had been dispatched by then: records of the site may come until all of
-  // it has ended.
+  // Removes a holder. `dispatch`: the number of dispatches so far. Records of the site may come until these have ended.
   void release(uint64_t site, uint64_t dispatch);
 
   uint64_t holders(uint64_t site);
@@ -33,11 +31,11 @@ public:
   // Null: Python formats the site's records.
   std::shared_ptr<const Plan> plan(uint64_t site);
 
-  // The filter of the site's line. The first that is asked for, or given, is the site's for good.
+  // The filter of the site's line. The first filter that is created or given stays the site's.
   std::shared_ptr<Filter> filter(uint64_t site, std::shared_ptr<Filter> given = nullptr);
 
-  // Forgets the sites whose last holder is gone and of which no record can come any more: all dispatches before
-  // `oldest_open` have ended. Returns them.
+  // Forgets the sites without a holder of which no record can come, since all dispatches before `oldest_open` have
+  // ended. Returns them.
   std::vector<uint64_t> forget(uint64_t oldest_open);
   bool any_dying();
 
@@ -45,7 +43,7 @@ private:
   struct Known {
     uint64_t holders = 0;
     bool dying = false;         // among `dying_`
-    uint64_t last_dispatch = 0; // how many there had been when the last holder went
+    uint64_t last_dispatch = 0; // the number of dispatches when the last holder went
     std::string description;
     std::shared_ptr<const Plan> plan;
     std::shared_ptr<Filter> filter;
@@ -53,7 +51,7 @@ private:
 
   std::mutex mutex_;                          // guards all below
   std::unordered_map<uint64_t, Known> sites_; // by content hash
-  std::vector<uint64_t> dying_;               // whose last holder is gone
+  std::vector<uint64_t> dying_;               // without a holder
 };
 
 } // namespace effects

@@ -1,4 +1,4 @@
-// Threads that run things which may wait for each other: each has one for itself.
+// A pool for tasks that may wait for each other: each task has a thread.
 #pragma once
 
 #include <condition_variable>
@@ -13,10 +13,10 @@ class Threads {
 public:
   Threads() = default;
   Threads(const Threads &) = delete;
-  // For tests; the process's own is never destroyed, since what runs may never end.
+  // For tests. The process's pool is never destroyed, since a task may never end.
   ~Threads();
 
-  // Any thread: runs this, in a thread that does nothing else meanwhile. If none can be made: in the calling one.
+  // Any thread: runs a task in a thread of its own, or in the calling thread if none can be made.
   void run(std::function<void()> work);
 
 private:
@@ -26,7 +26,7 @@ private:
   std::mutex mutex_; // guards all below
   std::condition_variable come_, gone_;
   std::deque<std::function<void()>> work_;
-  size_t idle_ = 0; // threads that run nothing, or are about to take some of `work_`
+  size_t idle_ = 0; // threads that run nothing, or are about to take a task
   size_t count_ = 0;
   bool ending_ = false;
 };

@@ -64,7 +64,7 @@ bool WakeUp::stand_by() {
     const auto wanted = [&] { return !led_ || stopped() || (offered_ && offer_urgent_); };
     if (quiet < kQuietLooks) {
       stand_by_wakes_.wait_for(lock, kOfferPatience, wanted);
-      if (offered_ && offers == offers_) offer_urgent_ = true; // the same offer for all that time
+      if (offered_ && offers == offers_) offer_urgent_ = true; // still the same offer
       quiet = offers == offers_ ? quiet + 1 : 0;
     } else {
       asleep_ = true;

@@ -1,11 +1,10 @@
-// How the drain is woken, and which of its threads leads.
+// The drain's wake-ups, and its lead.
 //
-// One thread leads: it takes batches and replays them. While it runs a function of the user's it offers the lead. It is
-// back in a moment mostly, so that a thread which stands by takes the lead after a while only, or at once if somebody
-// says that the offer is urgent: the function waits for the drain itself, or a device does that the function may wait
-// for.
+// One thread leads: it takes batches and replays them. While the leader runs a function of the user, it offers the
+// lead. Mostly it is back in a moment, so a standby thread takes the lead only after a while, or at once if the offer
+// is urgent: the function waits for the drain, or a device does that the function may wait for.
 //
-// Any thread may call what is not said to be a drain thread's or the leader's.
+// Any thread may call a function that is not marked as a drain thread's or the leader's.
 #pragma once
 
 #include <atomic>
@@ -17,12 +16,12 @@
 
 namespace effects {
 
-// How far the drain is, for threads of the host that wait for that.
+// The drain's progress, for host threads that wait.
 //
 // Any thread may call everything here.
 class Progress {
 public:
-  // The drain: epochs have ended, so many of them plain ones, or a run, or an epoch has come further.
+  // The drain: epochs have ended, `plain` of them plain ones, or a run has, or an epoch has progressed.
   void advance(uint32_t plain) {
     {
       std::lock_guard lock(mutex_);
@@ -32,21 +31,21 @@ public:
     advanced_.notify_all();
   }
 
-  // Whether so many plain epochs have ended.
+  // True if this many plain epochs have ended.
   bool plain_has_ended(uint32_t count) {
     std::lock_guard lock(mutex_);
     return static_cast<int32_t>(plain_ended_ - count) >= 0;
   }
 
-  // How often the drain has advanced. Who waits for something asks this first and looks then. The other way round:
-  //   1. A thread looks: what it waits for has not come.
-  //   2. It comes, and the drain advances.
-  //   3. The thread asks for the number of steps, and waits for one more, which may never come.
+  // The number of the drain's steps. A waiting thread reads it first and then looks. The other way round:
+  //   1. A thread looks: the event has not happened.
+  //   2. The event happens, and the drain makes a step.
+  //   3. The thread reads the number of steps, and waits for one more, which may never come.
   uint64_t steps() {
     std::lock_guard lock(mutex_);
     return steps_;
   }
-  // Waits until the drain has advanced more often than that, or until the time is up.
+  // Waits until the drain has made more steps than that, or until the time is up.
   void wait_beyond(uint64_t steps, std::chrono::steady_clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     advanced_.wait_until(lock, deadline, [&] { return steps_ != steps; });
@@ -56,7 +55,7 @@ private:
   std::mutex mutex_; // guards all below
   std::condition_variable advanced_;
   uint64_t steps_ = 0;
-  uint32_t plain_ended_ = 0; // it begins anew after 2^32, as the numbers of epochs do
+  uint32_t plain_ended_ = 0; // wraps around at 2^32, as the numbers of epochs do
 };
 
 class WakeUp {
@@ -64,19 +63,19 @@ public:
   WakeUp() = default;
   WakeUp(const WakeUp &) = delete;
 
-  // There is something to do, in a while: wakes a leader that sleeps.
+  // There will be something to do: wakes a leader that sleeps.
   void set_work_pending();
   // A thread waits for the drain: wakes a leader that sleeps or pauses.
   void wake_now();
-  // The function that the leader runs waits for the drain, or for a device that waits for it: a thread that stands by
-  // takes the offer at once, also if the leader makes it only later.
+  // The function that the leader runs waits for the drain, or for a device that does: a standby thread takes the offer
+  // at once, even if the leader makes it later.
   void set_offer_urgent();
 
-  // The threads of the drain end once all that has been published is replayed. Nothing is drained after that.
+  // The threads of the drain end once all published records are replayed. Nothing is drained after that.
   void stop();
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
-  // A thread waits for records to leave, from its begin to its end. `nested`: it is a function of the user's that a
+  // A barrier begins or ends: a thread waits for records to be released. `nested`: it is in a user function that a
   // drain thread runs.
   void begin_barrier(bool nested);
   void end_barrier() { barriers_.fetch_sub(1, std::memory_order_relaxed); }
@@ -84,37 +83,36 @@ public:
 
   // Drain threads: the lead.
 
-  // Waits until no thread leads, or until the leader has offered the lead and is busy for long enough; then the calling
-  // thread leads. False: the thread may end.
+  // Waits until no thread leads, or until the lead has been on offer for long enough; then the calling thread leads.
+  // False: the thread may end.
   bool stand_by();
-  // Leader: it is about to do something else. Returns how many threads stand by.
+  // Leader: offers the lead. Returns the number of standby threads.
   int offer();
-  // It has done it. False if another thread leads by now.
+  // Takes the offer back. False if another thread leads by now.
   bool reclaim();
-  // It leads no more.
+  // Gives up the lead.
   void leave();
 
   // Leader: waiting.
 
-  // Until `deadline`, unless somebody waits for the drain. What was urgent so far no longer is: the leader looks now.
+  // Until `deadline`, unless somebody waits for the drain. Resets urgency, since the leader looks now.
   void pace(std::chrono::steady_clock::time_point deadline);
-  // For so long, unless somebody comes to wait.
+  // For `time`, unless somebody comes to wait.
   void pause_for(std::chrono::microseconds time);
-  // Until there is something to do.
-  // Returns whether something has woken it before the time ran out.
+  // Until there is something to do. Returns true if it was woken before the time ran out.
   bool sleep(std::chrono::milliseconds time);
 
   // For tests.
   bool offer_is_urgent();
 
 private:
-  // A thread that stands by takes an offer that is this old, and sleeps when it has seen none for so many looks.
+  // A standby thread takes an offer of this age, and sleeps after this many looks without an offer.
   static constexpr std::chrono::milliseconds kOfferPatience{1};
   static constexpr int kQuietLooks = 16;
   static constexpr int kEnoughStandingBy = 2;
 
   void wake(bool &reason);
-  void lead(); // with `mutex_` held: the calling thread does
+  void lead(); // with `mutex_` held: makes the calling thread the leader
 
   std::atomic<bool> stopped_{false};
   std::atomic<int> barriers_{0};
@@ -130,7 +128,7 @@ private:
   bool offered_ = false;
   bool offer_urgent_ = false;
   uint64_t offers_ = 0;
-  bool asleep_ = false; // those that stand by sleep until there is an offer
+  bool asleep_ = false; // standby threads sleep until there is an offer
   int standing_by_ = 0;
 };
 

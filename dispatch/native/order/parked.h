@@ -1,4 +1,4 @@
-// Records that leave, or wait until they may.
+// Records that are released, or parked until they can be.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +14,23 @@ namespace effects {
 
 struct PrintOptions;
 
-// What the host said about an epoch when it opened it.
+// The host's facts about an epoch, from its opening.
 struct EpochInfo {
   uint32_t thread;
   uint32_t epoch;
   uint64_t sink;
   bool failed = false;
-  const PrintOptions *options = nullptr; // those that were in force; null: NumPy's own
+  const PrintOptions *options = nullptr; // those in force at the call; null: NumPy's defaults
 };
 
-// A record's bytes: where they are, and the memory that they have for themselves, if any. Who keeps them takes it.
+// A record's bytes, and the block that owns them, if any. Whoever keeps the bytes takes the block.
 struct Payload {
   const std::byte *data;
   size_t size;
   Block block;
 };
 
-// A payload's bytes for as long as they are needed. Most are few: these lie here.
+// A kept payload. Most payloads are small, and stored inline.
 class KeptBytes {
 public:
   KeptBytes() = default;
@@ -49,11 +49,11 @@ private:
   Block block_;
 };
 
-// A record that came early, or the slot of some that were dropped.
+// A parked record, or a gap.
 struct Parked {
   RecordHeader header;
   KeptBytes payload;
-  uint64_t gap_count = 0; // not 0: no record, this many indices were dropped
+  uint64_t gap_count = 0; // not 0: a gap of this many dropped indices
 
   static Parked gap(const Token &first, uint64_t count) {
     Parked parked{};
@@ -64,8 +64,7 @@ struct Parked {
   size_t bytes() const { return sizeof(Parked) + (header.payload_size > KeptBytes::kFew ? header.payload_size : 0); }
 };
 
-// Who is handed the records that leave: a reference to something callable, which lives until the call that it is passed
-// to returns.
+// The receiver of released records: a reference to a callable, valid until the call that it is passed to returns.
 class Release {
 public:
   template <typename F, typename = std::enable_if_t<!std::is_same_v<std::decay_t<F>, Release>>>

@@ -1,14 +1,14 @@
 // A per-device region of a program, as the release order sees it: every device counts its own effects from 0 on, and
 // they leave in the order of (index, device).
 //
-// Each device says when it enters, and that so many do; and when it leaves, how far it has counted. What is first among
-// the slots where devices stand is next; a device that has left stands nowhere.
+// Each device says when it enters, and how many do; and when it leaves, how far it has counted. Each device that has
+// not left stands in a slot, and the first of these slots is next.
 //
-// Where devices take branches of their own and also talk to each other, one that waits for an answer may be what the
-// device whose slot is next waits for: a deadlock. Such a region may be relaxed: what is waited for then leaves after
-// all of its own device's that comes before, whatever the other devices do.
+// If devices diverge and also communicate, the device whose slot is next may wait for a device that waits for its
+// answer: a deadlock. Such a region may be relaxed: an awaited record is then released after the earlier records of its
+// own device, whatever the other devices do.
 //
-// The leader of the drain alone calls everything here.
+// For the leader of the drain only.
 #pragma once
 
 #include <cstdint>
@@ -28,31 +28,31 @@ public:
   void enter(int32_t device, uint64_t devices, uint32_t entry, bool may_diverge);
   // `last`: the index after the device's last effect.
   void leave(int32_t device, uint32_t last);
-  // The device has failed, here or before it came here: what it has published is parked, and it publishes no more.
+  // The device has failed, in the region or before: its records are parked, and no more will come.
   void lose(int32_t device);
 
-  // Somebody waits for the record that is parked here.
+  // A device waits for the record that is parked here.
   void await(const Slot &slot) { awaited_.insert(slot); }
-  // The record that was parked here has gone.
+  // The record that was parked here has been released.
   void forget(const Slot &slot);
 
-  // Whether a device waits for an answer while the others may wait for that device.
+  // True if a device waits for an answer while others may wait for that device.
   bool may_be_stuck() const { return may_diverge_ && !relaxed_ && !awaited_.empty(); }
   void relax() { relaxed_ = may_diverge_; }
 
-  // The slot of the parked record that leaves next; null if there is none.
+  // The slot of the parked record that is released next; null if there is none.
   const Slot *next_parked();
 
-  // Whether the region comes next when the next effect around it has this index.
+  // True if the region comes next when the next effect around it has this index.
   bool begins_at(uint64_t index) const { return devices_ != 0 && entry_ == static_cast<uint32_t>(index); }
 
-  // The slot of the record that leaves next; null if that is not known yet, or there is none.
+  // The slot of the record that is released next; null if it is not known yet, or there is none.
   const Slot *next();
   bool is_over() { return next() == nullptr && all_are_here(); }
 
   // The slot of a record of this token and device.
   Slot slot_of(const Token &token, int32_t device);
-  // The device goes on to this index.
+  // Moves the device to this index.
   void move(int32_t device, uint64_t index);
 
   std::map<Slot, Parked> parked;
@@ -67,14 +67,14 @@ private:
   };
 
   Standing &stand(int32_t device);
-  // Whether nothing more comes of the device that stands in this slot.
+  // True if no more records come from the device in this slot.
   bool is_through(const Slot &slot) const;
-  // Whether all devices have entered that ever will.
+  // True if all devices that ever will have entered.
   bool all_are_here() const { return devices_ != 0 && entered_ + lost_ahead_ >= devices_; }
 
-  uint64_t devices_ = 0; // how many enter; 0 until one has
+  uint64_t devices_ = 0; // the number of devices that enter; 0 until one has
   uint64_t entered_ = 0;
-  uint64_t lost_ahead_ = 0; // how many have failed before they entered
+  uint64_t lost_ahead_ = 0; // the number that failed before they entered
   uint32_t entry_ = 0;
   bool may_diverge_ = false;
   bool relaxed_ = false;

@@ -11,14 +11,14 @@ namespace {
 void ReleaseParked(Parked &parked, const EpochInfo &info, Release release) {
   const std::byte *data = parked.payload.data();
   const size_t size = parked.header.payload_size;
-  // The memory of a large one moves on to the batch.
+  // A large payload's block moves to the batch.
   release(parked.header, Payload{data, size, (parked.header.flags & kLarge) ? parked.payload.take_block() : Block()},
           info);
 }
 
 } // namespace
 
-// What the host says
+// The host's notices
 
 void ReleaseOrder::open(const EpochInfo &info, uint64_t dispatch) {
   EpochQueue &stream = streams_[info.thread];
@@ -58,7 +58,7 @@ void ReleaseOrder::resume(uint32_t thread, uint64_t run) {
   if (stream.runs.empty()) stream.ended_in_run = 0;
 }
 
-// What is known
+// Queries
 
 const Epoch *ReleaseOrder::find(uint32_t thread, uint32_t number) const {
   const auto it = streams_.find(thread);
@@ -118,19 +118,19 @@ void ReleaseOrder::relax(uint32_t thread) {
   }
 }
 
-// Whether this epoch's records of a domain may leave as they come: it is its thread's oldest, no function runs for the
-// domain, and it need not wait for other streams.
+// True if this epoch's records of a domain may be released as they come: the epoch is its thread's oldest, no function
+// runs for the domain, and it need not wait for other streams.
 bool ReleaseOrder::may_leave(const Epoch &epoch, uint32_t domain) const {
   const EpochQueue &stream = *epoch.stream;
   return &stream.epochs.front() == &epoch && !stream.is_suspended(domain) && takes(epoch.info.thread, domain) &&
          !waits_for_others(epoch);
 }
 
-// What a function dispatches in a nested stream waits for nothing but its own.
+// Programs in a nested stream wait for their own stream only.
 bool ReleaseOrder::waits_for_others(const Epoch &epoch) const {
   const EpochQueue &stream = *epoch.stream;
   if (&stream != &plain_) return !stream.nested && plain_.is_behind(epoch.dispatch);
-  // Behind a function in one run it could not pass it any more: see let_awaited_pass().
+  // In one run with a function before it, this record could not pass that function: see let_awaited_pass().
   if (epoch.is_asked && plain_callback_in_run_) return true;
   return !is_overdue(epoch) && std::any_of(streams_.begin(), streams_.end(), [&](const auto &it) {
     return &it.second != &plain_ && !it.second.nested && it.second.is_behind(epoch.dispatch);
@@ -147,7 +147,7 @@ void ReleaseOrder::note_domain(EpochQueue &stream, uint32_t domain) {
   stream.domain = domain;
 }
 
-// What comes
+// Arriving records
 
 bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release release) {
   const uint32_t thread = ThreadOf(header.token), domain = DomainOf(header.token);
@@ -162,8 +162,8 @@ bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release
   }
   if (header.kind == Kind::kUnordered) {
     note_domain(*epoch->stream, kNoDomain);
-    // The first device that is heard of publishes on behalf of all: the others' records are the same, and have no index
-    // by which that shows. What is waited for comes but once.
+    // The first device that is heard of publishes for all: the others' records are copies, and have no index to show
+    // it. An awaited record comes only once.
     if ((header.flags & kReplicated) != 0 && header.reply == 0) {
       if (epoch->primary < 0) epoch->primary = header.device;
       if (epoch->primary != header.device) {
@@ -193,7 +193,7 @@ bool ReleaseOrder::accept(const RecordHeader &header, Payload &&payload, Release
   }
   if (sequence.is_behind(header.token)) {
     ++discarded_;
-    return header.reply == 0; // a device's copy; an answer that it waits for has been given already
+    return header.reply == 0; // a device's copy; if it awaits an answer, that has been given
   }
   if (InRegion(header.token)) return accept_in_region(*epoch, sequence, header, std::move(payload), release);
   return park(sequence.parked, sequence.next + static_cast<uint64_t>(sequence.offset(header.token)), header,
@@ -227,7 +227,7 @@ void ReleaseOrder::accept_drop(const DropRange &range) {
   }
 }
 
-// A marker of one device's.
+// A marker of one device.
 void ReleaseOrder::accept_marker(Epoch &epoch, const RecordHeader &header, const Payload &payload, Release release) {
   if (header.kind == Kind::kClose && epoch.ended) return;
   const bool first = header.kind != Kind::kClose || epoch.closed++ == 0;
@@ -239,7 +239,7 @@ void ReleaseOrder::accept_marker(Epoch &epoch, const RecordHeader &header, const
       continue;
     }
     Sequence &sequence = sequence_of(epoch, token);
-    if (sequence.has_passed(token)) continue; // its program failed, and it is late
+    if (sequence.has_passed(token)) continue; // late: its program has failed
     Region &region = sequence.regions[token.phase];
     if (header.kind == Kind::kEnter) {
       const bool may_diverge = (header.flags & kMayDiverge) != 0;
@@ -255,7 +255,7 @@ void ReleaseOrder::accept_marker(Epoch &epoch, const RecordHeader &header, const
 template <typename Slots, typename Slot>
 bool ReleaseOrder::park(Slots &slots, const Slot &slot, const RecordHeader &header, Payload &&payload) {
   const size_t before = slots.size();
-  const auto it = slots.try_emplace(slots.end(), slot); // most come in their order
+  const auto it = slots.try_emplace(slots.end(), slot); // most come in order
   if (slots.size() == before) {                         // another device's copy
     ++discarded_;
     return false;
@@ -267,7 +267,7 @@ bool ReleaseOrder::park(Slots &slots, const Slot &slot, const RecordHeader &head
 }
 template bool ReleaseOrder::park(std::map<uint64_t, Parked> &, const uint64_t &, const RecordHeader &, Payload &&);
 
-// What leaves
+// Released records
 
 bool ReleaseOrder::advance(Release release, std::vector<Finished> &finished) {
   ++scan_;
@@ -283,9 +283,9 @@ bool ReleaseOrder::advance(Release release, std::vector<Finished> &finished) {
   return again;
 }
 
-// A function that runs for a plain epoch may wait for a callback of another plain program, which stands behind it. So a
-// plain record whose answer a device has awaited for long leaves ahead of the function's end, after those before it.
-// Its epoch ends in its turn.
+// A function that runs for a plain epoch may wait for a callback of a later plain program. So a plain record whose
+// answer has been awaited for long is released before the function's end, after the records before it. Its epoch still
+// ends in its turn.
 void ReleaseOrder::let_awaited_pass(Release release) {
   if (!plain_.is_suspended()) return;
   const auto is_awaited = [](const Epoch &epoch) {
@@ -301,17 +301,18 @@ void ReleaseOrder::let_awaited_pass(Release release) {
     for (auto &[domain, sequence] : it->domains) flush(*it, domain, sequence, release);
 }
 
-// A close marker does not mean that all of its program is here:
+// A close marker does not mean that all records of its program have been read:
 //   1. The scan looks into the ring of one of the runtime's threads and passes on.
 //   2. That thread publishes a record of the program.
 //   3. Another thread, which runs the program's last equation, publishes the close marker.
 //   4. The scan looks into the second ring, and sees the close.
 //   5. The epoch ended here, and the record of step 2 belonged to no epoch.
-// So an epoch ends after one full scan more, which begins behind step 4 and finds what step 2 left.
+// So an epoch ends after one more full scan, which begins after step 4 and finds the record of step 2.
 //
-// A domain of which all has left goes on with the next epoch, while a function keeps back another domain of this one.
+// A domain whose records have all been released continues with the next epoch, while a function holds another domain of
+// this one.
 void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<Finished> &finished, bool &again) {
-  std::set<uint32_t> left; // the domains of which something is left in an epoch before the next
+  std::set<uint32_t> left; // the domains with remaining records in earlier epochs
   for (size_t at = 0; at < stream.epochs.size();) {
     Epoch &epoch = stream.epochs[at];
     const uint32_t thread = epoch.info.thread;
@@ -334,8 +335,7 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
     if (at == 0 && left.empty()) {
       if (restricted_to_ >> kDomainBits == kPlainThread && &stream == &plain_ && epoch.has_callback)
         plain_callback_in_run_ = true;
-      // Its records may be in the run that the batch has, which gets its number when the batch ends, or in earlier
-      // ones.
+      // Its records may be in the batch's run, which gets its number when the batch ends, or in earlier runs.
       const bool in_run = restricted_to_ >> kDomainBits == thread;
       if ((in_run || !stream.runs.empty()) && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;
       stream.ended.emplace_back(in_run ? last_run_ + 1 : last_run_, Finished{thread, epoch.info.epoch});
@@ -370,9 +370,9 @@ void ReleaseOrder::tell_ended(EpochQueue &stream, std::vector<Finished> &finishe
     finished.push_back(ended.front().second);
 }
 
-// What a device has published before it failed may be in a ring that the present scan has passed, as above. So it is
-// left out after one full scan more. Regions may be made afterwards, so this is done again after every scan. Returns
-// whether all are left out.
+// A failed device's last records may be in a ring that this scan has passed, as above. So the device is left out after
+// one more full scan. Regions may be made later, so this is repeated after every scan. Returns true if all failed
+// devices are left out.
 bool ReleaseOrder::leave_out_lost(Epoch &epoch) {
   bool all = true;
   for (const auto &[device, lost_scan] : epoch.lost) {
@@ -404,7 +404,7 @@ void ReleaseOrder::release_first(Sequence &sequence, const EpochInfo &info, Rele
   sequence.parked.erase(it);
 }
 
-// A record that is parked in a region, or a gap, leaves.
+// Releases a record that is parked in a region, or a gap.
 void ReleaseOrder::release_slot(Epoch &epoch, Region &region, const Region::Slot &slot, Release release) {
   auto it = region.parked.find(slot);
   const auto [index, device] = it->first;
@@ -418,7 +418,7 @@ void ReleaseOrder::release_slot(Epoch &epoch, Region &region, const Region::Slot
   region.forget({index, device});
 }
 
-// What is due leaves, through as many regions as are over.
+// Releases what is due, through all regions that are over.
 void ReleaseOrder::flush(Epoch &epoch, uint32_t domain, Sequence &sequence, Release release) {
   while (takes(epoch.info.thread, domain)) {
     if ((sequence.phase & 1) != 0) {
@@ -446,7 +446,7 @@ void ReleaseOrder::flush(Epoch &epoch, uint32_t domain, Sequence &sequence, Rele
   }
 }
 
-// Of a program that has failed: what is there leaves in its order, and nothing is waited for.
+// For a failed program: releases the parked records in order, and waits for none.
 void ReleaseOrder::flush_over_gaps(Epoch &epoch, uint32_t domain, Sequence &sequence, Release release) {
   while (takes(epoch.info.thread, domain) && !(sequence.parked.empty() && sequence.regions.empty())) {
     const auto region = sequence.regions.begin();
@@ -479,7 +479,7 @@ void Sequence::park_gap(const DropRange &range) {
   const uint64_t count = range.count - behind;
   auto [it, inserted] =
       parked.try_emplace(next + static_cast<uint64_t>(std::max<int64_t>(ahead, 0)), Parked::gap(range.first, count));
-  // A record that is there stays: the device that dropped its copy says what became of the records behind it.
+  // A parked record stays: the device that dropped its copy tells the fate of the records behind it.
   if (!inserted && it->second.gap_count != 0) it->second.gap_count = std::max(it->second.gap_count, count);
 }
 

@@ -14,9 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// In front of each block. As long as a line of the cache, so that a block is aligned for vector instructions.
+// The header of a block. As long as a cache line, so that the block is aligned for vector instructions.
 struct Head {
-  size_t capacity; // of a large block, with this; else 0
+  size_t capacity; // of a large block, header included; else 0
   std::byte padding[64 - sizeof(size_t)];
 };
 
@@ -29,17 +29,17 @@ Head *HeadOf(std::byte *block) { return reinterpret_cast<Head *>(block - sizeof(
 void *Map(size_t size) {
   void *const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  madvise(memory, size, MADV_HUGEPAGE); // advice: it may be refused
+  madvise(memory, size, MADV_HUGEPAGE); // only advice: a refusal is fine
   return memory;
 }
 void Unmap(void *memory, size_t size) { munmap(memory, size); }
 
-// Large blocks: those that are kept, the one that was freed last at the front.
+// The cache of freed large blocks, the newest first.
 class LargePool {
 public:
   void *take(size_t size) {
     std::unique_lock lock(mutex_);
-    // The smallest that fits, unless it is much too large: another may need it.
+    // The smallest block that fits, unless it is much too large: another payload may need that.
     auto best = kept_.end();
     for (auto it = kept_.begin(); it != kept_.end(); ++it)
       if (it->head->capacity >= size && it->head->capacity - size <= size / 4 &&
@@ -52,7 +52,7 @@ public:
       kept_.erase(best);
       return head;
     }
-    // What is kept must not come on top of a large allocation.
+    // A large allocation must not add to the kept memory.
     drop_to(size >= kMostKept ? 0 : kMostKept - size);
     lock.unlock();
     void *const memory = Map(size);
@@ -102,7 +102,7 @@ private:
   size_t kept_bytes_ = 0, used_bytes_ = 0;
 };
 
-// Never destroyed: arrays of the user's may have blocks when the process ends.
+// Never destroyed: the user's arrays may own blocks when the process ends.
 LargePool &large_pool() {
   static auto *const pool = new LargePool();
   return *pool;

@@ -1,4 +1,4 @@
-// Bytes on their way from a device's buffers to the host: where they lie, and memory of their own.
+// Bytes on their way from a device's buffers to the host: views, and blocks that own them.
 //
 // Any thread may call everything here.
 #pragma once
@@ -9,18 +9,18 @@
 
 namespace effects {
 
-// Bytes in the memory of another.
+// A view of bytes.
 struct Span {
   const void *data;
   size_t size;
 };
-// Where bytes go, in the memory of another.
+// A view of memory to write to.
 struct Out {
   void *data;
   size_t size;
 };
 
-// A payload in memory of its own.
+// A block that owns a payload.
 struct Free {
   void operator()(std::byte *block) const;
 };
@@ -28,14 +28,14 @@ using Block = std::unique_ptr<std::byte[], Free>;
 
 // Throws std::bad_alloc. A block of no bytes is not null either. It is aligned to 64 bytes, as XLA's buffers are.
 //
-// Fresh memory costs a fault for each page, which takes longer than the copy that fills it. So large blocks are kept
-// for a while when they are freed, and used again.
+// Fresh memory costs a page fault per page, which takes longer than the copy into it. So freed large blocks are kept
+// for a while and reused.
 Block AllocateBlock(size_t size);
 
-// Gives memory of large blocks back that has been kept, unused, for this long.
+// Frees large blocks that have been kept unused for this long.
 void GiveBackBlocks(std::chrono::milliseconds unused_for);
 
-// The bytes of large blocks that are in use, and of those that are kept.
+// The bytes of large blocks in use, and of those kept for reuse.
 struct LargeBlocks {
   size_t used, kept;
 };

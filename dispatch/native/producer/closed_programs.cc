@@ -3,7 +3,7 @@
 namespace effects {
 
 ClosedPrograms::ClosedPrograms() {
-  for (auto &slot : closed_) slot.store(~uint64_t{0}, std::memory_order_relaxed); // no thread has this number
+  for (auto &slot : closed_) slot.store(~uint64_t{0}, std::memory_order_relaxed); // no thread's number
 }
 
 void ClosedPrograms::note(const Token &token, uint32_t devices) {

@@ -1,5 +1,5 @@
-// Which programs are known to have published all they will, for the thread that dispatched them: it need not keep what
-// it would need if they failed. The drain finds out for itself.
+// The programs that are known to have closed. For the thread that dispatched them: it need not keep what it would need
+// if they failed. The drain finds out for itself.
 #pragma once
 
 #include <atomic>
@@ -15,15 +15,15 @@ class ClosedPrograms {
 public:
   ClosedPrograms();
 
-  // Whether this program has. May say no for one that has. Any thread; inline, since every dispatch asks.
+  // True if this program has closed; may be false for one that has. Any thread; inline, since every dispatch asks.
   bool contains(uint32_t thread, uint32_t epoch) const {
     return closed_[SlotOf(thread, epoch)].load(std::memory_order_relaxed) == KeyOf(thread, epoch);
   }
 
-  // One of the `devices` that run this program has; 0: there is but one. A device's thread.
+  // One of the `devices` that run this program has closed (0: there is only one). Called by a device's thread.
   void note(const Token &token, uint32_t devices);
 
-  // A program of this thread's that has failed does not close on all its devices.
+  // A failed program of this thread does not close on all its devices.
   void forget(uint32_t thread, uint32_t epoch);
 
 private:
@@ -31,9 +31,9 @@ private:
   static uint64_t KeyOf(uint32_t thread, uint32_t epoch) { return uint64_t{thread} << 32 | epoch; }
   static size_t SlotOf(uint32_t thread, uint32_t epoch) { return (thread * 61 + epoch) % kSlots; }
 
-  std::atomic<uint64_t> closed_[kSlots]; // by slot: the newest program that has closed
+  std::atomic<uint64_t> closed_[kSlots]; // by slot: the newest closed program
   std::mutex mutex_;
-  std::unordered_map<uint64_t, uint32_t> closing_; // guarded by mutex_: how many devices of a program have
+  std::unordered_map<uint64_t, uint32_t> closing_; // guarded by mutex_: by program, the devices that have
 };
 
 } // namespace effects

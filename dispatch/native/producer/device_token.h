@@ -1,5 +1,5 @@
-// A token as it lies in a device's buffer: its four numbers, and in a region over some axes of its mesh two more that
-// say which replica the device is.
+// A token in a device's buffer: its four numbers, and in a region over some axes of its mesh two more, the replica
+// group and the replica.
 #pragma once
 
 #include <cstddef>
@@ -30,16 +30,16 @@ struct DeviceToken {
       : token(of.token), placed_stream(of.placed_stream), placed_epoch(of.placed_epoch), has_group(has_group),
         replicas(replicas) {}
 
-  Token token{};                                // with the stream and epoch of its program
-  uint32_t placed_stream = 0, placed_epoch = 0; // as they lie on the device: the same in all tokens of a program
+  Token token{};                                // with its program's stream and epoch
+  uint32_t placed_stream = 0, placed_epoch = 0; // as on the device: the same in all tokens of a program
   bool has_group = false;
   ReplicaNumbers replicas{};
 
-  // Whether the device publishes on behalf of its group. Without one it does for itself.
+  // True if the device publishes, for its group or, without a group, for itself.
   bool is_primary() const { return replicas.replica == 0; }
 };
 
-// Makes of a token what a call does.
+// Advances a token as a call does.
 inline void Take(const TokenStep &step, Token &token) {
   token.phase += step.phase;
   token.index = (step.keeps_index ? token.index : 0) + step.index;
@@ -49,9 +49,9 @@ inline void Take(const TokenStep &step, DeviceToken &token) { Take(step, token.t
 inline constexpr size_t kTokenSize = sizeof(Token);
 inline constexpr size_t kReplicaTokenSize = sizeof(Token) + sizeof(ReplicaNumbers);
 
-// Inline, both: every record reads a token and writes one.
+// Both inline: every record reads a token and writes one.
 
-// Throws std::invalid_argument if the size is neither of the two.
+// Throws std::invalid_argument if the size is neither.
 inline DeviceToken LoadToken(const void *data, size_t size) {
   if (size != kTokenSize && size != kReplicaTokenSize)
     throw std::invalid_argument("A token has neither the type uint32[4] nor uint32[6]. Effects and the native module "
@@ -66,9 +66,9 @@ inline DeviceToken LoadToken(const void *data, size_t size) {
 }
 inline DeviceToken LoadToken(const Span &span) { return LoadToken(span.data, span.size); }
 
-// Into a buffer of the size that it was read from.
+// The buffer has the size that the token was read with.
 inline void StoreToken(const DeviceToken &token, void *data) {
-  // Two numbers each: fields that have just been written singly can't be loaded at once before they are in the cache.
+  // Two numbers at a time: one load of two fields that were just stored separately would stall (no store forwarding).
   const auto both = [](uint32_t low, uint32_t high) { return uint64_t{high} << 32 | low; };
   const uint64_t placed[] = {both(token.placed_stream, token.placed_epoch), both(token.token.phase, token.token.index)};
   static_assert(sizeof placed == kTokenSize);

@@ -38,9 +38,9 @@ Filter::Program &Filter::program_of(const Token &token) {
   return program->second;
 }
 
-// Devices that run the same come to a line at different times. If each decided for itself, one would publish what
-// another leaves out, and the drain would take what comes first. So the first device that comes to an effect decides,
-// and the others do nothing: its record or its gap stands for all.
+// Devices of one program reach a line at different times. If each decided for itself, one would publish an effect that
+// another leaves out, and the drain would take whatever comes first. So the first device that reaches an effect
+// decides, and its record or gap stands for all.
 Decision Filter::shows_same(const Token &token) {
   std::lock_guard lock(same_mutex_);
   Program &program = program_of(token);

@@ -3,7 +3,7 @@
 namespace effects {
 namespace {
 
-// Whether an effect is the next one of a run.
+// True if an effect continues a run.
 bool Continues(const DropRange &range, const Token &token, int32_t device) {
   return range.first.stream == token.stream && range.first.epoch == token.epoch && range.first.phase == token.phase &&
          range.device == device && range.first.index + static_cast<uint32_t>(range.count) == token.index;
@@ -36,7 +36,7 @@ void ProducerRing::begin_skips(const Token &token, int32_t device) {
   take_skips();
   skips_ = token;
   skipping_device_ = device;
-  skips_taken_.store(0, std::memory_order_relaxed); // what has_side() sees with the count below
+  skips_taken_.store(0, std::memory_order_relaxed); // read by has_side() with the count below
   skipped_.store(1, std::memory_order_release);
 }
 

@@ -1,6 +1,6 @@
-// One producing thread's ring, and what does not fit into it.
+// One producing thread's ring, and a side list for what does not fit into the ring.
 //
-// The producer is the thread that has it, the consumer the one that leads the drain.
+// The producer is the thread that owns the ring; the consumer is the leader of the drain.
 #pragma once
 
 #include <atomic>
@@ -17,16 +17,16 @@
 
 namespace effects {
 
-// Indices that were dropped because a ring was full, or left out: the order must not wait for them.
+// Indices that were dropped because a ring was full, or filtered out: the order must not wait for them.
 struct DropRange {
   Token first;
   uint64_t count;
   int32_t device = 0;
 };
 
-// What a thread has published, or all have.
+// The counts of published records, of a thread or of all.
 struct Published {
-  uint64_t records = 0; // also those that were dropped; no markers
+  uint64_t records = 0; // dropped ones included, markers not
   uint64_t bytes = 0;   // headers included
 
   Published &operator+=(const Published &other) {
@@ -43,8 +43,8 @@ public:
 
   Ring ring;
 
-  // Producer: it has published. Only it counts here, so that no thread waits for another's cache line, and a store is
-  // enough.
+  // Producer: counts a published record. Only the producer writes, so a plain store is enough, and no cache line is
+  // contended.
   void count(bool is_record, size_t bytes) {
     records_.store(records_.load(std::memory_order_relaxed) + is_record, std::memory_order_relaxed);
     bytes_.store(bytes_.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
@@ -57,10 +57,10 @@ public:
   // The producing thread has ended.
   std::atomic<bool> abandoned{false};
 
-  // Guards the side list, and is held by the drain while it scans the ring. Uncontended but for a full ring.
+  // Guards the side list, and is held by the drain while it scans the ring. Uncontended unless the ring is full.
   std::mutex consumer;
 
-  // Beside the ring, with `consumer` held: what may not be dropped and found the ring full.
+  // The side list, with `consumer` held: records that must not be dropped and found the ring full.
   void keep(std::vector<std::byte> record);
   // A record was dropped. Runs of dropped indices are kept as one range.
   void note_drop(const RecordHeader &header);
@@ -70,20 +70,20 @@ public:
     std::vector<DropRange> drops;
   };
   Side take_side();
-  // Without the lock: whether there is something beside the ring.
+  // Without the lock: true if the side list is not empty.
   bool has_side() const {
     return has_side_.load(std::memory_order_acquire) ||
            skipped_.load(std::memory_order_acquire) != skips_taken_.load(std::memory_order_relaxed);
   }
 
-  // Producer: leaves out the effect with this token. A run of them is one range, which grows without the lock.
+  // Producer: skips the effect with this token. Consecutive skips are one range, which grows without the lock.
   void skip(const Token &token, int32_t device);
 
-  // Producer: waits until `ready()`, or the consumer has made room, or a while has passed, since no notification tells
-  // that the drain has stopped, nor of what other rings' large records take.
+  // Producer: waits until `ready()`, the consumer has made room, or a while has passed: there is no notification when
+  // the drain stops, or when other rings' large records are freed.
   template <typename Ready>
   void await_room(Ready &&ready);
-  // Consumer: it has made some.
+  // Consumer: it has made room.
   void notify_room();
 
 private:
@@ -93,14 +93,14 @@ private:
   alignas(64) std::atomic<uint64_t> records_{0};
   std::atomic<uint64_t> bytes_{0};
 
-  // The run of effects that are being left out; the producer writes its beginning with the lock held. It has the
-  // thread's own cache line, as the counts above.
+  // The current range of skips; the producer writes its beginning with the lock held. On the producer's cache line, as
+  // the counts above.
   Token skips_{};
   int32_t skipping_device_ = 0;
   std::atomic<uint64_t> skipped_{0};
 
   alignas(64) Side side_;
-  std::atomic<uint64_t> skips_taken_{0}; // of that run, by the consumer, with the lock held
+  std::atomic<uint64_t> skips_taken_{0}; // of that range, by the consumer, with the lock held
   std::atomic<bool> has_side_{false};
 
   std::mutex room_mutex_;
@@ -109,11 +109,11 @@ private:
 };
 
 // `waiting_` and the ring's position are two atomics. Without the fences, here and in notify_room():
-//   1. The producer looks at the ring: it is full.
-//   2. The consumer gives room back.
-//   3. The consumer looks at `waiting_`: false, since the producer's store is not visible yet. It notifies no producer.
+//   1. The producer finds the ring full.
+//   2. The consumer frees room.
+//   3. The consumer reads `waiting_`: false, since the producer's store is not visible yet. It does not notify.
 //   4. The producer's store becomes visible, and the producer sleeps although there is room.
-// Each fence orders its side's store before its side's look, so one of the two sees the other.
+// Each fence orders its side's store before its side's load, so at least one of the two sees the other's store.
 template <typename Ready>
 void ProducerRing::await_room(Ready &&ready) {
   std::unique_lock lock(room_mutex_);

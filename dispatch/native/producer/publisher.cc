@@ -14,7 +14,7 @@ uint64_t NewId() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-// The calling thread's rings, by the id of their publisher: an address may be another publisher's later.
+// The calling thread's rings, by publisher id: an address may be reused by another publisher.
 class ThreadRings {
 public:
   ~ThreadRings() {
@@ -26,7 +26,7 @@ public:
     return nullptr;
   }
   void add(uint64_t publisher, std::shared_ptr<ProducerRing> ring) {
-    // A ring that has no other owner is one of a publisher that is gone.
+    // A ring without another owner belonged to a destroyed publisher.
     rings_.erase(std::remove_if(rings_.begin(), rings_.end(), [](auto &one) { return one.second.use_count() == 1; }),
                  rings_.end());
     rings_.emplace_back(publisher, std::move(ring));
@@ -37,12 +37,12 @@ private:
 };
 thread_local ThreadRings thread_rings;
 
-// The one that the calling thread used last, which is nearly always the one it uses next.
+// The ring that the calling thread used last, and nearly always uses next.
 struct LastRing {
   uint64_t publisher; // 0: none
   ProducerRing *ring;
 };
-__attribute__((tls_model("initial-exec"))) // looked at for every record, and small
+__attribute__((tls_model("initial-exec"))) // read for every record, and small
 thread_local LastRing last_ring{0, nullptr};
 
 void Copy(std::byte *to, const Span *spans, size_t count) {
@@ -63,7 +63,7 @@ void Stats::note_high_water(uint64_t used) {
 }
 
 double UnixTime() {
-  timespec now; // not chrono's clock, which divides: every record that is tapped comes by
+  timespec now; // not chrono's clock, which divides: called for every tapped record
   ::clock_gettime(CLOCK_REALTIME, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
@@ -96,8 +96,8 @@ bool Publisher::publish(Kind kind, uint64_t site, const Token &token, int32_t de
 
   Block block;
   if (large) {
-    // Too large for the ring: the bytes travel beside it. What travels so is bounded as the ring is, except that one
-    // record may always pass.
+    // Too large for the ring: the payload travels in a block. The sum of such blocks is bounded as the ring is, except
+    // that one record may always pass.
     if (!admit_large(mine, payload)) return MustStay(header) ? keep(mine, header, spans, count) : drop(mine, header);
     if (own != nullptr) {
       block = std::move(*own);
@@ -154,7 +154,7 @@ Block Publisher::take_large(const RecordHeader &header, const std::byte *payload
 
 void Publisher::refuse(std::string why) {
   why_refused_ = std::move(why);
-  last_ring = {0, nullptr}; // so that who publishes comes by make_ring()
+  last_ring = {0, nullptr}; // so that the next record goes through make_ring()
 }
 
 void Publisher::throw_if_refused() const {
@@ -211,14 +211,14 @@ bool Publisher::drop(ProducerRing &mine, const RecordHeader &header) {
   return false;
 }
 
-// The record does not come, and none behind it waits for it.
+// The record is dropped, and no later record waits for it.
 void Publisher::leave_out(ProducerRing &mine, const RecordHeader &header) {
   std::lock_guard lock(mine.consumer);
   mine.note_drop(header);
 }
 
 bool Publisher::keep(ProducerRing &mine, RecordHeader header, const Span *spans, size_t count) {
-  header.flags &= static_cast<uint16_t>(~kLarge); // here the payload follows its header, whatever its size
+  header.flags &= static_cast<uint16_t>(~kLarge); // on the side list the payload follows its header
   std::vector<std::byte> record;
   try {
     record.resize(sizeof header + header.payload_size);

@@ -1,10 +1,9 @@
 // A bounded ring of records with one producing thread and one consuming thread.
 //
-// The producer copies bytes in and goes on; it takes no lock. Positions grow without bound and are reduced modulo the
-// capacity, so "full" and "empty" cannot be confused. A record is contiguous: one that would cross the end is preceded
-// by padding.
+// The producer copies bytes in and takes no lock. Positions grow without bound and are reduced modulo the capacity, so
+// "full" and "empty" cannot be confused. A record is contiguous: one that would cross the end is preceded by padding.
 //
-// All of it is inline: every record of every device goes through these functions, each of which is a few instructions.
+// All inline: every record of every device goes through these functions, each of a few instructions.
 #pragma once
 
 #include <algorithm>
@@ -30,28 +29,28 @@ public:
   // Producer: room for `size` contiguous bytes (a multiple of 8, at most a quarter of the capacity), or null when full.
   [[nodiscard]] std::byte *try_reserve(size_t size);
 
-  // Producer: hands the reserved bytes to the consumer. Returns whether another half of the ring has been written.
+  // Producer: hands the reserved bytes to the consumer. Returns true if another half of the ring has been written.
   bool publish();
 
   // Consumer: the oldest record, or null when empty. Valid until pop().
   [[nodiscard]] const std::byte *front();
 
-  // Consumer: gives the room of the record that front() returned back to the producer.
+  // Consumer: frees the room of the record that front() returned.
   void pop();
 
-  // Where the records end that are there now. What is published later stands behind it.
+  // The end of the records that are there now. Later records are behind it.
   uint64_t end() const {
     return written_.load(std::memory_order_acquire); // pairs with publish()
   }
 
-  // Consumer: calls `visit(record)` for every record before `end()`, as it was, oldest first, and takes out those for
-  // which it returns true, wherever they stand. The room of one taken from the middle comes back when all before it
-  // have left. Returns whether any was taken. What is published meanwhile is not visited, so that a fast producer
+  // Consumer: calls `visit(record)` for every record before `end()` at the time of the call, oldest first, and removes
+  // those for which it returns true, wherever they are. The room of a record removed from the middle is freed with that
+  // of all before it. Returns true if any was removed. Records published meanwhile are not visited, so a fast producer
   // cannot hold us.
   template <typename Visit>
   bool take(uint64_t end, Visit &&visit);
 
-  // The producer, or the consumer: bytes published and not yet given back, padding included.
+  // Producer or consumer: bytes published and not yet freed, padding included.
   size_t used() const {
     const uint64_t read = read_.load(std::memory_order_relaxed);
     return static_cast<size_t>(written_.load(std::memory_order_relaxed) - read);
@@ -67,8 +66,8 @@ private:
   const size_t capacity_;
   const std::unique_ptr<std::byte[]> bytes_;
 
-  // Each side's positions stand on cache lines of their own: the other side reads only the atomic, and only when
-  // its cached copy says that the ring is full or empty.
+  // Each side's positions have cache lines of their own: the other side reads only the atomic, and only when its cached
+  // copy says that the ring is full or empty.
   alignas(64) std::atomic<uint64_t> written_{0};
   uint64_t write_ = 0;
   uint64_t reserved_ = 0;
@@ -124,7 +123,7 @@ inline const std::byte *Ring::front() {
       return record;
     }
     position_ += size;
-    read_.store(position_, std::memory_order_release); // what take() left as padding may be all there is
+    read_.store(position_, std::memory_order_release); // padding left by take() may be all there is
   }
 }
 
@@ -138,7 +137,7 @@ template <typename Visit>
 bool Ring::take(uint64_t end, Visit &&visit) {
   cached_written_ = std::max(cached_written_, end);
   bool any = false;
-  bool oldest = true; // nothing before `at` is left
+  bool oldest = true; // no record is left before `at`
   for (uint64_t at = position_; at < end;) {
     std::byte *record = &bytes_[at & (capacity_ - 1)];
     uint32_t size;
@@ -152,7 +151,7 @@ bool Ring::take(uint64_t end, Visit &&visit) {
         continue;
       }
       any = true;
-      // Bytes that are published and not given back are ours: the producer does not look at them.
+      // Published bytes that are not yet freed are ours: the producer does not read them.
       kind = Kind::kPadding;
       if (!oldest) std::memcpy(record + sizeof size, &kind, sizeof kind);
     }

@@ -13,7 +13,7 @@ std::pair<uint64_t, uint64_t> PlaceOf(const Token &token) {
   return {DomainOf(token), uint64_t{token.phase} << 32 | token.index};
 }
 
-// Copies the axes from `axis` on. `from` and `to` are counted in elements, in the shard and in the whole.
+// Copies the axes from `axis` on. `from` and `to` are element offsets in the shard and in the whole.
 void CopyAxes(const Shard &shard, size_t axis, size_t last, size_t from, size_t to, size_t run, std::byte *whole) {
   if (axis == last) {
     std::memcpy(whole + to * shard.item, shard.data + from * shard.item, run * shard.item);
@@ -30,7 +30,7 @@ void CopyAxes(const Shard &shard, size_t axis, size_t last, size_t from, size_t 
 }
 
 void Copy(const Shard &shard, std::byte *whole) {
-  // The last axes that the shard has whole lie together in both, and so does what it has of the axis before them.
+  // The trailing axes that the shard has whole are contiguous in both, and so is its part of the axis before them.
   size_t last = shard.rank, run = 1;
   while (last > 0 && shard.begin(last - 1) == 0 && shard.end(last - 1) == shard.whole(last - 1) &&
          shard.sizes[last - 1] == shard.whole(last - 1))
@@ -62,7 +62,7 @@ WholePayload WholeValues::add(const Token &token, const std::vector<Shard> &shar
     if (shard.is_copied() && to != nullptr) Copy(shard, to);
     if (to != nullptr) to += RoundUp8(shard.whole_bytes());
   }
-  // Each device releases what it has copied, and the last one acquires it: it reads the whole.
+  // Release: a device's copies. Acquire: the last device reads all of them.
   if (whole->missing.fetch_sub(1, std::memory_order_acq_rel) != 1) return {};
   take_away(token);
   return std::move(whole->payload);
@@ -99,7 +99,7 @@ std::shared_ptr<WholeValues::Whole> WholeValues::find_or_make(const Token &token
 void WholeValues::take_away(const Token &token) {
   std::lock_guard lock(mutex_);
   const auto program = programs_.find(ProgramOf(token));
-  if (program == programs_.end()) return; // it has been forgotten meanwhile
+  if (program == programs_.end()) return; // forgotten meanwhile
   if (const auto found = program->second.find(PlaceOf(token)); found != program->second.end()) {
     bytes_ -= found->second->payload.size;
     program->second.erase(found);

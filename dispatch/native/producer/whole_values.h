@@ -1,5 +1,5 @@
-// Records of values that lie in shards on several devices: each device copies its shards to their places, and the last
-// one publishes the record. So nothing is gathered on the devices.
+// Records of sharded values: each device copies its shards into the whole value in host memory, and the last device
+// publishes the record. So devices gather nothing.
 #pragma once
 
 #include <atomic>
@@ -18,14 +18,13 @@
 
 namespace effects {
 
-// What a device has of one operand.
+// A device's shard of one operand.
 struct Shard {
   const std::byte *data;
   size_t item; // the bytes of an element
   size_t rank;
-  const int64_t *sizes; // of the shard along each axis; what lies behind its end in the whole is padding
-  const int32_t
-      *numbers; // whether this device copies it, and for each axis where it begins and ends, and the whole size
+  const int64_t *sizes;   // of the shard along each axis; beyond the end of the whole it is padding
+  const int32_t *numbers; // true if this device copies it; then for each axis its begin, its end, and the whole size
 
   bool is_copied() const { return numbers[0] != 0; }
   int64_t begin(size_t axis) const { return numbers[1 + 3 * axis]; }
@@ -34,7 +33,7 @@ struct Shard {
   size_t whole_bytes() const;
 };
 
-// The operands of a record, whole.
+// The whole operands of a record.
 struct WholePayload {
   Block block;
   size_t size = 0;
@@ -44,29 +43,29 @@ struct WholePayload {
 
 class WholeValues {
 public:
-  // `limit`: the bytes of records that not all devices have come to. A device that would begin one beyond them waits
-  // for the others, but not for long: they may be waiting for it.
+  // `limit`: the bytes of unfinished records. A device that would exceed them with a new record waits for the others,
+  // but not for long: they may be waiting for this device.
   explicit WholeValues(size_t limit = size_t{1} << 26) : limit_(limit) {}
 
-  // A device's thread: copies what the device has of the record at this place in the order. `devices`: how many copy
-  // something. Returns the payload to the last of them, and nothing to the others. Throws std::bad_alloc. The first of
-  // them asks for all whether it is shown; if not, nothing is copied, and the last one gets a payload that
+  // A device's thread: copies the device's shards of the record at this place in the order. `devices`: the number that
+  // copy. Returns the payload to the last of them, and nothing to the others. Throws std::bad_alloc. The first device
+  // asks the filter for all; if the record is not shown, nothing is copied, and the last gets a payload that
   // `is_skipped`.
   WholePayload add(const Token &token, const std::vector<Shard> &shards, uint32_t devices, bool may_wait,
                    const std::function<bool()> &is_shown = {});
 
-  // This program has failed: not all of its devices may come.
+  // This program has failed: some of its devices may never come.
   void forget(uint32_t thread, uint32_t epoch);
 
-  // How many records wait for devices.
+  // The number of unfinished records.
   size_t incomplete();
 
 private:
   struct Whole {
     WholePayload payload;
-    std::atomic<uint32_t> missing; // how many devices have not copied yet
+    std::atomic<uint32_t> missing; // the number of devices that have not copied yet
   };
-  using Program = std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<Whole>>; // by what follows in the token
+  using Program = std::map<std::pair<uint64_t, uint64_t>, std::shared_ptr<Whole>>; // by the rest of the token
 
   std::shared_ptr<Whole> find_or_make(const Token &token, size_t size, uint32_t devices, bool may_wait,
                                       const std::function<bool()> &is_shown);

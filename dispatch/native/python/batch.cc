@@ -12,15 +12,15 @@ namespace nb = nanobind;
 namespace effects {
 namespace {
 
-// A large payload, without a copy: the array owns it.
+// A large payload, without a copy: the array owns the block.
 nb::object ToArray(Block block, size_t size) {
   std::byte *const data = block.release();
   nb::capsule owner(data, [](void *pointer) noexcept { Free()(static_cast<std::byte *>(pointer)); });
   return nb::cast(nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(data, {size}, owner));
 }
 
-// The records of an item that calls functions: a `CallbackRecord` for each callback's, of which `several` says whether
-// it is one of several devices that ask, and `RecordsBetween` for what stands between them.
+// The records of an item that calls functions: a `CallbackRecord` for each callback (`several`: several devices make
+// the call), and `RecordsBetween` for the records between them.
 nb::list ToCalls(Item &item) {
   nb::list parts;
   const char *const end = item.data.data() + item.data.size();

@@ -1,4 +1,4 @@
-// A batch of the drain's, as Python sees it: plain tuples, since naming their fields would take time at every batch.
+// A batch for Python: plain tuples, since named tuples would cost time at every batch.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -21,10 +21,10 @@ inline constexpr std::initializer_list<const char *> kRecordsBetweenFields = {"d
 
 nanobind::tuple ToTuple(const Token &token);
 
-// Whether a record is of one of several devices that ask.
+// True if several devices make the record's call.
 bool IsOfSeveral(const RecordHeader &header);
 
-// Takes the batch apart: a `Batch`. Under Python's lock.
+// Converts the batch to a `Batch`. Under Python's lock.
 nanobind::tuple ToPython(Batch &batch);
 
 } // namespace effects

@@ -11,7 +11,7 @@ nb::object Call(nb::handle f, nb::handle token, nb::handle args, nb::handle kwar
   PyObject *few[kFew];
   std::vector<PyObject *> many(2 + count + named > kFew ? 2 + count + named : 0);
   PyObject **const all = many.empty() ? few : many.data();
-  size_t at = 1; // the first place is the called function's, as vectorcall wants it
+  size_t at = 1; // the first place is reserved for the callee, as vectorcall requires
   if (token.is_valid()) all[at++] = token.ptr();
   for (size_t i = 0; i < count; ++i) all[at++] = NB_TUPLE_GET_ITEM(args.ptr(), static_cast<Py_ssize_t>(i));
   const size_t positional = at - 1;

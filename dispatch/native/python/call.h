@@ -1,4 +1,4 @@
-// Calls of Python's functions, and attributes of its objects.
+// Calls of Python functions, and attributes of Python objects.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,14 +7,14 @@ namespace effects {
 
 namespace nb = nanobind;
 
-// f(token, *args, **kwargs), or without a token or names if there are none.
+// f(token, *args, **kwargs); token and kwargs are optional.
 nb::object Call(nb::handle f, nb::handle token, nb::handle args, nb::handle kwargs);
 
 // Named arguments may be null if there are none.
 inline bool HasNames(nb::handle kwargs) { return kwargs.is_valid() && NB_DICT_GET_SIZE(kwargs.ptr()) != 0; }
 inline nb::object NamesOf(nb::handle kwargs) { return kwargs.is_valid() ? nb::borrow(kwargs) : nb::object(nb::dict()); }
 
-// The attribute of this name, which is a Python string that was interned: a C string would be made one at every call.
+// The attribute of this name, an interned Python string: a C string would be converted at every call.
 inline nb::object Get(nb::handle object, nb::handle name) {
   PyObject *const value = PyObject_GetAttr(object.ptr(), name.ptr());
   if (value == nullptr) throw nb::python_error();

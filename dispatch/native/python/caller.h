@@ -1,4 +1,4 @@
-// A jitted function, as far as its calls are concerned.
+// The state of a jitted function that its calls need.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,14 +18,14 @@ struct Caller {
       : name(std::move(name)), compile_lock(std::move(compile_lock)) {}
 
   const std::string name;
-  nb::object traits = nb::none(); // the `ProgramTraits` of the newest of its programs that has returned
-  bool compiled = false;          // whether one of them is
-  bool several = false;           // whether one of them is for several devices
-  int compiling = 0;              // how many threads compile one of them
-  const nb::object compile_lock;  // of several threads that come at one time, one compiles
+  nb::object traits = nb::none(); // the `ProgramTraits` of its newest returned program
+  bool compiled = false;          // true if one of them is
+  bool several = false;           // true if one of them is for several devices
+  int compiling = 0;              // the number of threads that compile one
+  const nb::object compile_lock;  // of concurrent threads, one compiles
 
-  // Where the newest program ran that was called with arguments which name no device: the sharding of its output token,
-  // a thread's tokens there (None: they are the host's), and which thread's these are.
+  // The newest program called with arguments that name no device: the sharding of its output token, a thread's pool of
+  // tokens there (None: tokens of the host), and that thread.
   nb::object ran_on;
   nb::object pool = nb::none();
   uint32_t pool_of = kPlacedThread; // no thread's yet
@@ -35,7 +35,7 @@ inline bool Has(nb::handle traits, ProgramTrait trait) {
   return NB_TUPLE_GET_ITEM(traits.ptr(), static_cast<Py_ssize_t>(trait)) == Py_True;
 }
 
-// While one lives, a thread compiles a program of a caller's.
+// Held while a thread compiles a program of a caller.
 class Compiling {
 public:
   explicit Compiling(Caller &caller) : caller_(caller) { ++caller_.compiling; }

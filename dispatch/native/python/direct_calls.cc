@@ -15,7 +15,7 @@
 namespace effects {
 namespace {
 
-constexpr int kLook = 64; // calls between two looks for what comes by no batch
+constexpr int kLook = 64; // the number of calls between two checks for events that no batch brings
 
 nb::object Name(const char *name) { return nb::steal(PyUnicode_InternFromString(name)); }
 
@@ -36,7 +36,7 @@ void Set(nb::dict &dict, nb::handle key, nb::handle value) {
   if (PyDict_SetItem(dict.ptr(), key.ptr(), value.ptr()) != 0) throw nb::python_error();
 }
 
-// Returns whether it was there.
+// Returns true if it was there.
 bool Pop(nb::dict &dict, nb::handle key) {
   if (PyDict_DelItem(dict.ptr(), key.ptr()) == 0) return true;
   PyErr_Clear();
@@ -56,29 +56,29 @@ double Monotonic() {
 
 } // namespace
 
-// A call on this path.
+// A callback's call on this path.
 struct DirectCalls::Call {
-  uint32_t run; // as a `Batch`'s
+  uint32_t run; // as in `Batch`
   uint64_t run_number;
   uint32_t reply;
-  nb::object site, direct; // and its `Site.direct_call`
+  nb::object site, direct; // `direct`: its `Site.direct_call`
   nb::object in_force;     // when its program was called: a `Call` in Python
   nb::object key, token, device, payload;
   RecordHeader header;
 };
 
-// What a function returned, as bytes, or why it returned nothing. Made and freed under Python's lock.
+// A function's results as bytes, or its error. Made and freed under Python's lock.
 class DirectCalls::Result {
 public:
   Result() = default;
   Result(const Result &) = delete;
   ~Result() { clear(); }
-  // Adds the bytes of an array. Few are copied: it may change once Python's lock is let go of. Returns whether they
-  // could be had.
+  // Adds the bytes of an array. Small arrays are copied, since the array may change once Python's lock is released.
+  // Returns true if the bytes are accessible.
   bool take(nb::handle array) {
     Py_buffer buffer;
     if (PyObject_GetBuffer(array.ptr(), &buffer, PyBUF_C_CONTIGUOUS) != 0) {
-      PyErr_Clear(); // they do not lie one after the other
+      PyErr_Clear(); // the array is not contiguous
       return false;
     }
     const auto size = static_cast<size_t>(buffer.len);
@@ -105,7 +105,7 @@ public:
 private:
   static constexpr size_t kSmall = 1 << 12;
 
-  std::deque<std::string> copied_; // which stay where they are when others come
+  std::deque<std::string> copied_; // a deque: its elements do not move
   std::vector<Py_buffer> held_;
   std::vector<Span> spans_;
   std::string why_none_;
@@ -140,14 +140,14 @@ Batch DirectCalls::take() {
   return drain().next_batch(std::chrono::milliseconds(static_cast<int64_t>(patience_s_ * 1e3)));
 }
 
-// Whether no program has failed, and neither a handler nor a capture wants to see records.
+// True if no program has failed, and neither a handler nor a capture wants records.
 bool DirectCalls::is_clear() {
-  const uint64_t attention = quick_calls().attention(); // before that is looked at, as a call does
+  const uint64_t attention = quick_calls().attention(); // read before the check, as a call does
   if (attention != clear_since_ && IsTrue(is_clear_())) clear_since_ = attention;
   return attention == clear_since_;
 }
 
-// Whether the batch is one call of this path, and which. A batch of which that cannot be told takes the general path.
+// The call of a batch that is a single call for this path; none for any other batch.
 bool DirectCalls::find(const Batch &batch, Call &call) try {
   if (closed_ || batch.items.size() != 1 || !batch.has_run() || batch.stopped) return false;
   if (!batch.finished.empty() || !batch.settled.empty() || !batch.forgotten.empty()) return false;
@@ -177,7 +177,7 @@ bool DirectCalls::find(const Batch &batch, Call &call) try {
   return false;
 }
 
-// Calls the function and answers. Then `batch` is the leader's next. Returns false if another thread leads now.
+// Calls the function and answers. Then `batch` is the leader's next batch. Returns false if another thread leads now.
 bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle wait_for_nested, nb::handle nested) {
   const nb::object me = nb::steal(PyLong_FromUnsignedLong(PyThread_get_thread_ident()));
   const nb::tuple asked = nb::make_tuple(call.key, call.site, call.token, call.device, call.reply, call.payload);
@@ -195,19 +195,19 @@ bool DirectCalls::answer(const Call &call, Batch &batch, nb::handle wait_for_nes
     result.fail(fail(call, error, wait_for_nested));
   }
   note(Kind::kDone);
-  Pop(running_, me); // it is gone if the function waited after the threads had ended
+  Pop(running_, me); // absent if the function waited after the threads had ended
   if (PyDict_Size(frames_.ptr()) != 0) clear_frames_();
   const bool suspended = Pop(runs_, under_way);
   nb::gil_scoped_release release;
   if (suspended) drain().resume(call.run, call.run_number);
-  // The program may go on in this thread as far as its next call, which then is the next batch.
+  // The program may continue in this thread up to its next call, which is then the next batch.
   replies().answer(call.reply, result.answer());
   const bool leads = wake_up().reclaim();
   if (leads) batch = take();
   return leads;
 }
 
-// What the function returns. What it has called comes where it does, also if it raises.
+// The function's answer. Waits for the programs that it has called, even if it raises: their effects come at its place.
 nb::object DirectCalls::run(const Call &call, nb::handle wait_for_nested, nb::handle nested) {
   PyObject *context = At(call.in_force, 2).ptr();
   const nb::object copied = nb::steal(PyObject_VectorcallMethod(copy_.ptr(), &context, 1, nullptr)); // its own
@@ -227,7 +227,7 @@ nb::object DirectCalls::run(const Call &call, nb::handle wait_for_nested, nb::ha
   };
   const nb::object returned = nb::steal(PyObject_VectorcallMethod(run_.ptr(), args.data(), args.size(), nullptr));
   if (!returned.is_valid()) {
-    nb::python_error error; // takes what was raised
+    nb::python_error error; // takes over the current exception
     wait_now();
     throw error;
   }
@@ -235,7 +235,7 @@ nb::object DirectCalls::run(const Call &call, nb::handle wait_for_nested, nb::ha
   return returned;
 }
 
-// `take_results` in Python has what native code does not take, and says what is wrong.
+// `take_results` in Python takes the values that native code does not, and raises their errors.
 void DirectCalls::take_results(Result &result, const Call &call, nb::handle returned) {
   if (take_leaves(result, call, returned)) return;
   result.clear();
@@ -243,7 +243,7 @@ void DirectCalls::take_results(Result &result, const Call &call, nb::handle retu
   for (nb::handle bytes : nb::borrow<nb::list>(Vectorcall(take_results_, args))) result.take(bytes);
 }
 
-// Returns false for another structure than is expected, and other types.
+// Returns false for an unexpected structure or type.
 bool DirectCalls::take_leaves(Result &result, const Call &call, nb::handle returned) {
   const nb::handle flatten = At(call.direct, 2), types = At(call.direct, 3);
   if (types.is_none()) return false;
@@ -260,7 +260,7 @@ bool DirectCalls::take_leaves(Result &result, const Call &call, nb::handle retur
   return leaves.is_valid();
 }
 
-// An array of the type that is expected is taken as it is, and a number of Python's as the table of the site says.
+// An array of the expected type is taken as it is, and a Python number by the table of the site.
 bool DirectCalls::take_leaf(Result &result, nb::handle expected, nb::handle leaf) {
   auto *const type = reinterpret_cast<PyObject *>(Py_TYPE(leaf.ptr()));
   const nb::handle pack = PyDict_GetItemWithError(At(expected, 2).ptr(), type);
@@ -268,13 +268,13 @@ bool DirectCalls::take_leaf(Result &result, nb::handle expected, nb::handle leaf
   if (!pack.is_none()) {
     PyObject *number = leaf.ptr();
     const nb::object packed = nb::steal(PyObject_Vectorcall(pack.ptr(), &number, 1, nullptr));
-    return packed.is_valid() && result.take(packed); // a number may not fit
+    return packed.is_valid() && result.take(packed); // invalid if the number does not fit
   }
   if (!Get(leaf, dtype_).is(At(expected, 0))) return false;
   return PyObject_RichCompareBool(Get(leaf, shape_).ptr(), At(expected, 1).ptr(), Py_EQ) == 1 && result.take(leaf);
 }
 
-// The function has raised this, or returned what was not asked for: ends its program. Returns what this gets to hear.
+// The function has raised, or returned a wrong value: ends its program. Returns the error for the device.
 std::string DirectCalls::fail(const Call &call, nb::python_error &error, nb::handle wait_for_nested) try {
   PyObject *args[] = {nullptr,         error.value().ptr(), call.in_force.ptr(), call.key.ptr(), wait_for_nested.ptr(),
                       call.site.ptr(), call.token.ptr(),    call.device.ptr()};

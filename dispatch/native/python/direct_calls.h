@@ -1,9 +1,9 @@
 // Callbacks for which a program waits, one by one, on the shortest path to their answers.
 //
-// A program that waits in each step of a loop goes as fast as this path is short. So the only Python frame on it is the
-// function's own. It is for a batch that holds nothing but the call, a function that is called once with arrays, and a
-// drain in which nothing else has to be seen to. All others are the general path's, which is Python's: `Drain` and
-// `Replay` say what this one must come to.
+// The speed of a program that waits in each step of a loop depends on this path, so its only Python frame is the
+// function's own. The path takes a batch with a single call of a function that takes arrays, while the drain has
+// nothing else to do. All other batches take the general path, in Python: this path must have the same results as
+// `Drain` and `Replay`.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,21 +17,21 @@ namespace effects {
 
 namespace nb = nanobind;
 
-// All under Python's lock, which is let go of while the leader waits, and for as long as a program goes on in its
+// All under Python's lock, which is released while the leader waits, and while a program continues in the leader's
 // thread.
 class DirectCalls {
 public:
-  // `host` says what the path looks at and what it leaves to Python: `DirectCallsHost` in Python. `patience_s`: after
-  // which a batch comes though there is nothing in it.
+  // `host`: the `DirectCallsHost` of Python, with the state that this path reads and the work that it leaves to Python.
+  // `patience_s`: the time after which an empty batch is returned.
   DirectCalls(nb::handle host, double patience_s);
   DirectCalls(const DirectCalls &) = delete;
 
-  // The leader's next batch for the general path, a `Batch`, when the calls before it have been answered; None if
-  // another thread leads now. `wait_for_nested` and `nested`: what waits for the programs that a function in this
-  // thread has called, and the calls that are open of these.
+  // Answers calls until a batch needs the general path, and returns this `Batch`; None if another thread leads now.
+  // `wait_for_nested`: the function that waits for the programs that a callback in this thread has called. `nested`:
+  // the open ones of these calls.
   nb::object next_batch(nb::object wait_for_nested, nb::dict nested);
 
-  // From now on all take the general path.
+  // From now on all calls take the general path.
   void close() { closed_ = true; }
 
 private:
@@ -51,12 +51,12 @@ private:
   const double patience_s_;
   bool closed_ = false;
   int until_look_;
-  uint64_t clear_since_ = 0; // the attention when nothing was found
-  // Of the host.
+  uint64_t clear_since_ = 0; // the value of attention() when nothing was found
+  // From the host.
   nb::object stream_of_, site_of_, start_thread_, look_, take_results_, fail_, clear_frames_;
   nb::object is_clear_, programs_, frames_;
   nb::dict runs_, running_;
-  nb::object array_type_; // of NumPy
+  nb::object array_type_; // NumPy's
   // Names of attributes.
   nb::object eager_, calls_, direct_call_, dtype_, shape_, copy_, run_;
 };

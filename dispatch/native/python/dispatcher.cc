@@ -21,7 +21,7 @@ const Names &names() {
   return all;
 }
 
-// What `Dispatcher._fast_path` has: whether its newest program has no effects, and what calls it.
+// The parts of `Dispatcher._fast_path`: true if its newest program has no effects, and the function that calls it.
 enum FastPath { kIsPlain, kCaller, kFunction };
 
 nb::handle At(nb::handle fast_path, FastPath which) {
@@ -39,7 +39,7 @@ PyObject *CallDispatcher(PyObject *self, PyObject *args, PyObject *kwargs) {
   return nullptr;
 }
 
-// self._call(*args, **kwargs), as it is written in Python.
+// self._call(*args, **kwargs), the general path in Python.
 nb::object CallSlowly(nb::handle self, nb::handle args, nb::handle kwargs) {
   return Call(self.attr("_call"), {}, args, kwargs);
 }
@@ -55,21 +55,21 @@ void QuickCalls::configure(nb::object elsewhere, nb::object clear_up, nb::handle
   shared_ = std::move(shared);
 }
 
-// Whether the first so many states are as they are where a call runs now.
+// True if the first `states` states have the values with which a call runs at once.
 bool QuickCalls::runs_now(size_t states) const {
   return std::all_of(state_of_calls_.begin(), state_of_calls_.begin() + states,
                      [](const auto &state) { return Get(state.first, names().value).is(state.second); });
 }
 
-// Whether a call of a program with effects waits for nothing before or after it.
+// True if a call of a program with effects waits for nothing before or after it.
 bool QuickCalls::may_begin(const Stream &stream, const Caller &caller) const {
   if (NB_LIST_GET_SIZE(stream.dispatching.ptr()) != 0 || caller.traits.is_none()) return false;
   if (Has(caller.traits, kAwaitsResults) || Has(caller.traits, kHasCustomCalls)) return false;
   return runs_now(state_of_calls_.size()) && PyDict_Size(Get(jax_tokens_, names().current_tokens).ptr()) == 0;
 }
 
-// A program without effects finds out by itself whether jit is disabled, and whether an axis is named outside of
-// traces: JAX then calls no program, but what says that this is no call for it.
+// A program without effects detects by itself that jit is disabled, or that an axis is named outside of traces: JAX
+// then calls no program, but a function that returns `elsewhere`.
 nb::object QuickCalls::call(nb::handle self, nb::handle args, nb::handle kwargs) {
   const nb::object fast_path = Get(self, names().fast_path);
   const bool is_plain = At(fast_path, kIsPlain).is(nb::handle(Py_True));
@@ -97,7 +97,7 @@ nb::object QuickCalls::call_plain(nb::handle self, Stream &stream, nb::handle ca
 nb::object QuickCalls::call_with_effects(nb::handle self, Stream &stream, nb::handle caller, nb::handle threaded,
                                          nb::handle args, nb::handle kwargs) {
   int64_t number = -1;
-  nb::object left; // what the program has returned or raised, if Python has to see it
+  nb::object left; // the program's results or error, if Python needs it
   try {
     number = stream.open(caller, stream.dispatching);
     Returned returned = stream.call(static_cast<uint32_t>(number), *nb::inst_ptr<Caller>(caller), stream.dispatching,
@@ -106,11 +106,11 @@ nb::object QuickCalls::call_with_effects(nb::handle self, Stream &stream, nb::ha
     left = nb::make_tuple(returned.outs, returned.awaited);
   } catch (nb::python_error &error) {
     left = nb::borrow(error.value());
-  } catch (...) { // no memory is left, say
+  } catch (...) { // such as std::bad_alloc
     AbandonCalls(stream.thread, stream.dispatching, 0);
     throw;
   }
-  // Python code sees interrupts at each of its steps. If only `_finish` abandoned a call:
+  // Python code can be interrupted at each of its steps. If only `_finish` abandoned a call:
   //   1. An interrupt ends the program's call.
   //   2. A second one ends `_finish` at its first step.
   //   3. The epoch stays in `dispatching` for good, and barriers ignore whatever the thread calls from then on.

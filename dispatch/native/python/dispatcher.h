@@ -1,4 +1,4 @@
-// Calls of jitted functions without Python code. Most calls are such.
+// Calls of jitted functions without Python code: the fast path of most calls.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,29 +14,29 @@ namespace effects {
 
 namespace nb = nanobind;
 
-// Makes the calls before which nothing has to be raised or waited for, and passes the others on to `Dispatcher` in
-// Python. All under Python's lock.
+// Makes the calls that need neither raise nor wait before they run, and passes the others to `Dispatcher` in Python.
+// All under Python's lock.
 class QuickCalls {
 public:
-  // `elsewhere`: what a call returns that has done nothing. `clear_up`: what is called after an error.
-  // `state_of_calls`: what has which `value` where no trace is under way, in no axis, nor jit disabled. `jax_tokens`:
-  // has those of programs that JAX dispatched. `shared`: the stream of all threads.
+  // `elsewhere`: the result of a call that has done nothing. `clear_up`: called after an error. `state_of_calls`: JAX's
+  // context variables and their values outside of traces and named axes, with jit enabled. `jax_tokens`: the tokens of
+  // programs that JAX dispatched. `shared`: the stream of all threads.
   void configure(nb::object elsewhere, nb::object clear_up, nb::handle state_of_calls, nb::object jax_tokens,
                  nb::object shared);
 
-  // How often something has come up that each call may have to look at: a failure, a setting, a fork. All calls are
-  // `Dispatcher`'s until one of them has looked and says that it has found nothing.
+  // The number of events that calls must check for: a failure, a setting, a fork. After an event all calls go to
+  // `Dispatcher`, until one of them has checked and reports that it found nothing.
   //   1. A call reads the number, and finds no failures.
   //   2. A drain thread notes a failure, and then raises the number.
-  //   3. The call says that there was nothing when the number was what it has read. It is another one now, so that the
-  //      next calls look as well.
-  // If the call looked before it read the number, or the thread raised the number first, the call would speak for a
+  //   3. The call reports that there was nothing at the number that it read. The number is another now, so the next
+  //      calls check again.
+  // If the call checked before it read the number, or the thread raised the number first, the call would report for a
   // number that counts a failure which it has not seen.
   void raise_attention() { ++attention_; }
   uint64_t attention() const { return attention_; }
   void lower_attention(uint64_t since) { nothing_since_ = since; }
 
-  // self(*args, **kwargs), of a `Dispatcher`; `kwargs` may be null.
+  // Calls a `Dispatcher`: self(*args, **kwargs). `kwargs` may be null.
   nb::object call(nb::handle self, nb::handle args, nb::handle kwargs);
 
 private:
@@ -52,10 +52,10 @@ private:
   nb::object elsewhere_, clear_up_, jax_tokens_, shared_;
 };
 
-// The process's own.
+// The instance of the process.
 QuickCalls &quick_calls();
 
-// The type that `Dispatcher` is derived from.
+// The base type of `Dispatcher`.
 nb::object QuickCallsType();
 
 } // namespace effects

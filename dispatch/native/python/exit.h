@@ -3,7 +3,7 @@
 
 namespace effects {
 
-// Instead of 0, or `always`, the process ends with this code. 0 changes nothing.
+// Sets the exit code of a process that would exit with 0, or with `always` of any process. 0 changes nothing.
 void EndWith(int code, bool always);
 
 } // namespace effects

@@ -1,4 +1,4 @@
-// What a folder of extensions adds to the module: its `native/python.cc` has one of these.
+// The additions of a folder of extensions to the module: its `native/python.cc` has one of these.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,7 +13,7 @@ class Extension {
 public:
   using Define = void (*)(nanobind::module_ &);
 
-  // A static object: `define` runs when Python loads the module, behind the core's own.
+  // A static object: `define` runs when Python loads the module, after the core's definitions.
   explicit Extension(Define define) { all().push_back(define); }
   static std::vector<Define> &all() {
     static auto *const defined = new std::vector<Define>();
@@ -21,7 +21,7 @@ public:
   }
 };
 
-// As Python registers them: (target, stage, capsule) of each.
+// The handlers for Python to register, each as (target, stage, capsule).
 nanobind::list ToList(const std::vector<Handler> &handlers);
 
 } // namespace effects

@@ -9,7 +9,7 @@ namespace effects {
 
 namespace {
 
-// Whether a program has ended; if it `waits`, it returns once the program has. A program that failed has ended, too.
+// True if a program has ended; with `waits`, returns once it has. A failed program has ended, too.
 bool HasEnded(const nb::object &token, bool waits) {
   try {
     if (IsDeleted(token) || nb::cast<bool>(token.attr("is_ready")())) return true;
@@ -23,14 +23,14 @@ bool HasEnded(const nb::object &token, bool waits) {
 
 } // namespace
 
-// Each program is asked whether it has ended, since one without collectives may overtake those before it:
-// 1. A thread puts programs with collectives on the devices, and another thread one without.
-// 2. That one ends first. If those before it were taken out with it, they would run and not be counted.
-// 3. The first thread puts so many more on the devices that XLA has no thread left, and the devices deadlock.
+// Each program is polled, since one without collectives may overtake those before it:
+// 1. A thread launches programs with collectives, and another thread one without.
+// 2. That one ends first. If the programs before it were removed with it, they would run without being counted.
+// 3. The first thread launches so many more that XLA has no thread left, and the devices deadlock.
 // Python's lock is free meanwhile, and others may add programs or take some out: a copy is asked.
 void InFlight::make_room(size_t most) {
   while (!has_room(most)) {
-    const std::deque<nb::object> asked = tokens_; // which also frees them, when they are out of here
+    const std::deque<nb::object> asked = tokens_; // keeps the removed ones alive until here
     const nb::object &middle = asked[asked.size() / 2];
     std::set<PyObject *> ended;
     if (HasEnded(middle, true)) ended.insert(middle.ptr());
@@ -42,7 +42,7 @@ void InFlight::make_room(size_t most) {
 }
 
 InFlight &in_flight() {
-  static InFlight &all = *new InFlight; // never destroyed: Python may be gone before what is static
+  static InFlight &all = *new InFlight; // never destroyed: Python may be finalized before static objects are destroyed
   return all;
 }
 

@@ -1,5 +1,4 @@
-// The Python face of the native part. All functions are called under Python's lock, and let go of it where they may
-// wait.
+// The Python face of the native part. All functions are called under Python's lock, and release it if they may wait.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -52,7 +51,7 @@ NB_MODULE(_native, m) {
   m.def("wire", &Wire);
 
   m.def("handlers", [] { return ToList(handlers()); });
-  // What has failed in host functions of devices since the last call: (thread, epoch, text) of each.
+  // The failures in host functions of devices since the last call, each as (thread, epoch, text).
   m.def("taken_host_failures", [] { host_failures().taken(); });
   m.def("has_host_failures", [] { return host_failures().any(); });
   m.def("take_host_failures", [] {
@@ -61,7 +60,7 @@ NB_MODULE(_native, m) {
       all.append(nb::make_tuple(failure.thread, failure.epoch, failure.text));
     return all;
   });
-  // What there is to log about devices, since the last call.
+  // The warnings about devices since the last call.
   m.def("take_warnings", [] {
     nb::list all;
     for (const std::string &text : host_failures().take_warnings()) all.append(text);
@@ -70,7 +69,7 @@ NB_MODULE(_native, m) {
   m.def("loaded_site_type",
         [] { return nb::make_tuple(nb::capsule(LoadedSiteTypeId()), nb::capsule(LoadedSiteTypeInfo())); });
 
-  nb::set_leak_warnings(false); // the streams that are left when the process ends are left for good
+  nb::set_leak_warnings(false); // streams are not freed when the process ends
   nb::class_<Caller>(m, "Caller")
       .def(nb::init<std::string, nb::object>(), nb::arg(), nb::arg() = nb::none())
       .def_ro("name", &Caller::name)
@@ -112,7 +111,7 @@ NB_MODULE(_native, m) {
   m.def("raise_attention", [] { quick_calls().raise_attention(); });
   m.def("attention", [] { return quick_calls().attention(); });
   m.def("lower_attention", [](uint64_t since) { quick_calls().lower_attention(since); });
-  // Whether tracing is forbidden to the calling thread; afterwards it is not.
+  // True if tracing is forbidden to the calling thread; then allows it.
   m.def("take_tracing_forbidden", &TracingForbidden::take);
   m.def("abandon", &AbandonCalls);
   m.def("fail", [](uint32_t thread, uint32_t epoch) { FailProgram({thread, epoch}, kProgramFailed); });
@@ -120,7 +119,7 @@ NB_MODULE(_native, m) {
   m.def("number_anew", [](uint32_t thread) { drain().number_anew(thread); });
   m.def("refuse", [](std::string why) { publisher().refuse(std::move(why)); });
   m.def("stop", [] {
-    wake_up().stop(); // first: what is published may wait for room in a ring
+    wake_up().stop(); // first: a publisher may wait for room in a ring
     nb::gil_scoped_release without_gil;
     for (const auto &listener : listeners().when_stopped) listener();
   });
@@ -178,8 +177,8 @@ NB_MODULE(_native, m) {
         return nb::make_tuple(counts.come, counts.shown);
       });
 
-  // Publishes from the host: a record of an effect that did not run inside a program, or of a platform without a
-  // native handler. `operands` are objects with the buffer protocol.
+  // Publishes from the host: an effect outside of programs, or on a platform without native handlers. `operands` are
+  // objects with the buffer protocol.
   m.def(
       "publish",
       [](uint64_t site, bool ordered, nb::tuple token, int32_t device, nb::list operands, bool callback, uint32_t reply,
@@ -188,7 +187,7 @@ NB_MODULE(_native, m) {
         const Token place = ToToken(token);
         const uint16_t flags = callback ? kCallback : 0;
         const auto &spans = buffers.spans();
-        nb::gil_scoped_release release; // a full ring makes us wait, and the drain may need the lock to empty it
+        nb::gil_scoped_release release; // publishing waits at a full ring, and the drain may need the lock to empty it
         if (FailIfStopped(reply)) return;
         publisher().throw_if_refused();
         if (filter != nullptr && !filter->shows(InRegion(place) ? device : kAllDevices)) {
@@ -203,7 +202,7 @@ NB_MODULE(_native, m) {
       },
       nb::arg("site"), nb::arg("ordered"), nb::arg("token"), nb::arg("device"), nb::arg("operands"),
       nb::arg("callback") = false, nb::arg("reply") = 0, nb::arg("filter") = nb::none());
-  // What the host does, for a tap.
+  // A note of the host, for a tap.
   m.def(
       "note",
       [](int kind, nb::tuple token, uint64_t site, int32_t device, const std::string &text) {
@@ -221,7 +220,7 @@ NB_MODULE(_native, m) {
     PublishClose(span, last.at(0), device, 0);
   });
 
-  // Answers go to devices, whose programs may go on in the calling thread.
+  // Answers devices, whose programs may continue in the calling thread.
   m.def("answer", [](uint32_t number, nb::list results) {
     const Buffers buffers(results);
     nb::gil_scoped_release release;
@@ -239,9 +238,9 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     replies().end_together(thread, epoch);
   });
-  // It failed on this device, and goes on on others.
+  // The program failed on this device, and continues on others.
   m.def("lose", [](uint32_t thread, uint32_t epoch, int32_t device) {
-    nb::gil_scoped_release release; // a device that gets an error may go on in this thread
+    nb::gil_scoped_release release; // a device that gets an error may continue in this thread
     drain().lose(thread, epoch, device);
   });
   m.def("hold", [](uint32_t thread) { drain().hold(thread); });
@@ -256,7 +255,7 @@ NB_MODULE(_native, m) {
       .def_ro("number", &HostReply::number)
       .def("wait", &HostReply::wait);
 
-  // The filter of a site's line: the one that it has, else this one.
+  // The filter of a site's line: its present one, else this one.
   m.def(
       "filter_of", [](uint64_t site, std::shared_ptr<Filter> given) { return sites().filter(site, std::move(given)); },
       nb::arg(), nb::arg().none());

@@ -13,8 +13,8 @@ bool IsDeleted(nb::handle array) {
   return deleted.is(nb::handle(Py_True));
 }
 
-// Of tokens in use only the cells of programs that are known to be over are given back, as by take_back(): devices may
-// still come with the others.
+// For tokens in use, frees only the cells of programs that are known to be over, as take_back() does: devices may still
+// read the other cells.
 Pool::~Pool() {
   for (const PlacedToken &placed : free_) token_cells().release(placed.cell);
   for (const PlacedToken &placed : in_use_)
@@ -55,21 +55,21 @@ void Pool::give_later(PlacedToken placed, nb::handle output_token) {
   if (placed.cell != 0 && in_use_.size() < kKept) in_use_.push_back(std::move(placed));
 }
 
-// Takes back the oldest tokens whose programs are over. Only a program that has closed is known to be: of one that has
-// failed records may still come, in a stream or from other devices. Its token is dropped, and its cell is no other's.
-// But the drain may hear that a program has closed before that is known here, so it is asked for once more, later.
+// Takes back the oldest tokens whose programs are over. Only a closed program is known to be over: records of a failed
+// one may still come, in a stream or from other devices, so its token is dropped and its cell not reused. The drain may
+// learn that a program has closed before this thread does, so such a token is checked once more, later.
 //
-// The oldest is taken out before it is asked whether it is over. Otherwise:
-//   1. Thread A asks for the oldest token's program, and JAX lets go of Python's lock.
-//   2. Thread B asks for the same one: it is over. B takes the token for its own program.
-//   3. A hears that it is over, and takes it too: two programs have one token.
+// The oldest token is removed before its program is polled. Otherwise:
+//   1. Thread A polls the oldest token's program, and JAX releases Python's lock.
+//   2. Thread B polls the same program: it is over. B takes the token for its own program.
+//   3. A learns that it is over, and takes the token too: two programs have one token.
 void Pool::take_back(nb::handle calls) {
   for (size_t count = in_use_.size(); count > 0 && !in_use_.empty(); --count) {
     PlacedToken oldest = std::move(in_use_.front());
     in_use_.pop_front();
     const bool has_closed = publisher().closed.contains(thread_, oldest.number);
     const nb::handle output_token = oldest.output_token;
-    if (has_closed && output_token.is_valid() && IsDeleted(output_token)) continue; // nothing says any more when it is
+    if (has_closed && output_token.is_valid() && IsDeleted(output_token)) continue; // its end cannot be polled any more
     if (has_closed && (!output_token.is_valid() || nb::cast<bool>(output_token.attr("is_ready")()))) {
       give(std::move(oldest));
       continue;

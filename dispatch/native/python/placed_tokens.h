@@ -13,33 +13,33 @@ namespace effects {
 
 namespace nb = nanobind;
 
-// One program at a time has it.
+// A token on devices, which one program at a time has.
 struct PlacedToken {
   nb::object array;
-  uint32_t cell;           // which says whose it is (producer/token_cells.h); 0: it is for one program alone
-  uint32_t number;         // of the epoch of the program that has it
-  nb::object output_token; // that program's, if it calls handlers of the user's, which may read the token until then
-  bool is_late = false;    // the drain is done with the program, which is not known to have closed
+  uint32_t cell;           // see producer/token_cells.h; 0: the token is for one program only
+  uint32_t number;         // of the epoch of its program
+  nb::object output_token; // its program's, if that calls user handlers: these may read the token until it is over
+  bool is_late = false;    // the drain is done with a program that is not known to have closed
 };
 
-// Whether the user has deleted an array, who gets at every one through `jax.live_arrays()`.
+// True if an array was deleted: users can reach every array through `jax.live_arrays()`.
 bool IsDeleted(nb::handle array);
 
-// Those of a thread on the devices of one sharding, or on one device. To put an array on devices takes longer than to
-// call a small program, so a token stays there: when its program is over, it is another's. All under Python's lock,
-// which `make` and JAX's arrays may let go of for a while.
+// A thread's tokens on the devices of one sharding, or on one device. To place an array takes longer than to call a
+// small program, so tokens stay there and are reused when their program is over. All under Python's lock, which `make`
+// and JAX's arrays may release for a while.
 class Pool {
 public:
-  // `make(cell, number)` makes an array of a cell, or without one of an epoch.
+  // `make(cell, number)` places the token of a cell, or of an epoch if `cell` is 0.
   Pool(uint32_t thread, nb::object make) : thread_(thread), make_(std::move(make)) {}
   Pool(const Pool &) = delete;
   ~Pool();
 
-  // A token of this epoch. `calls`: those of the thread that may not be over, by epoch.
+  // A token for this epoch. `calls`: the thread's calls that may not be over, by epoch.
   PlacedToken take(uint32_t number, nb::handle calls);
-  // The program that had it is over, and nothing comes from it any more.
+  // The token's program is over, and publishes nothing any more.
   void give(PlacedToken placed);
-  // It will be. `output_token`: None if it calls no handlers of the user's.
+  // The token's program will be over. `output_token`: None if it calls no user handlers.
   void give_later(PlacedToken placed, nb::handle output_token);
 
 private:

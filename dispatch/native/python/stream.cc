@@ -12,7 +12,7 @@
 namespace effects {
 namespace {
 
-// Whether two contexts hold the same values, by identity: equal ones may show differently, or not compare.
+// True if two contexts hold identical values: equal values may be shown differently, or fail to compare.
 bool SameContext(nb::handle a, nb::handle b) {
   if (nb::len(a) != nb::len(b)) return false;
   if (nb::len(a) == 0) return true;
@@ -68,7 +68,7 @@ uint32_t Stream::open(nb::handle caller, nb::list dispatching) {
   if (!same_context) options_ = find_options();
   if (!was(0).is(caller) || !was(1).is(stdout_now) || !same_context)
     newest_ = call = nb::make_tuple(caller, stdout_now, context);
-  // Where writing may wait it is a function of the user's, and Python replays the records as it calls functions.
+  // Writing that may wait is a user function, so Python replays such records as it calls functions.
   const bool by_python = may_wait_ || options_ == nullptr;
   const uint32_t number = drain().open(thread, by_python ? 0 : reinterpret_cast<uintptr_t>(call.ptr()), options_);
   publisher().note(Kind::kDispatched, {StreamOf(thread, 0), number, 0, 0}, nb::inst_ptr<Caller>(caller)->name);
@@ -96,7 +96,7 @@ nb::object Stream::token(uint32_t number) {
 Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb::handle threaded, nb::handle args,
                       nb::handle kwargs, nb::handle given) {
   const bool several = several_devices();
-  const TracingForbidden no(false); // we may be inside of another call
+  const TracingForbidden no(false); // this may be inside another call
   FoundPool found =
       given.is_none() ? find_pool(caller, args, kwargs) : FoundPool{nb::none(), several && spans_devices(args, kwargs)};
   if (found.is_callers && caller.pool_of != thread) {
@@ -126,7 +126,7 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
           ? pool->give(std::move(placed))
           : pool->give_later(std::move(placed), calls_handlers ? nb::handle(output_token) : nb::none());
     }
-  } else { // a program without effects closes nothing, and reads no token
+  } else { // a program without effects publishes no close marker and reads no token
     drain().fail(thread, number);
     publisher().note(Kind::kClose, {StreamOf(thread, 0), number, 0, 0});
     if (pool != nullptr) pool->give(std::move(placed));
@@ -143,11 +143,11 @@ nb::object Stream::call_plain(Caller &caller, nb::handle plain, nb::handle args,
   return launch(caller, caller.several || spans_devices(args, kwargs), plain, {}, args, kwargs);
 }
 
-// Keeps what a program has returned for as long as it may fail. The drain may have been faster:
+// Keeps a program's output token for as long as the program may fail. The drain may have been faster:
 //   1. The program runs to its end before its call returns.
 //   2. The drain sees the end, and removes the epoch from `calls` and `running`.
 //   3. Kept in `running` now, the program's output token would stay there for good.
-// So what has closed is not kept, nor what is not in `calls` any more.
+// So a program that has closed, or is not in `calls` any more, is not kept.
 nb::object Stream::keep(uint32_t number, Caller &caller, nb::handle traits, nb::handle output_token, bool closed) {
   caller.traits = nb::borrow(traits);
   if (Has(traits, kHasCallbacks)) newest_calling = number;
@@ -163,12 +163,12 @@ nb::object Stream::keep(uint32_t number, Caller &caller, nb::handle traits, nb::
   return may_fail ? nb::object(both) : nb::object(nb::none());
 }
 
-// Where a program hangs behind its last effect, its output token alone tells.
+// Only its output token tells that a program hangs after its last effect.
 void Stream::set_newest(uint32_t number, Caller &caller, nb::handle output_token) {
   nb::object token = nb::borrow(output_token);
   newest_number_ = number;
   if (!newest_caller_.is_valid() || nb::inst_ptr<Caller>(newest_caller_) != &caller) newest_caller_ = nb::find(caller);
-  std::swap(newest_token_, token); // what it was is freed last
+  std::swap(newest_token_, token); // the old value is freed last
 }
 
 nb::object Stream::newest_call() const {
@@ -187,17 +187,17 @@ bool Stream::several_devices() {
   return *several_;
 }
 
-// Calls a program of which `over_several` says whether its arguments lie on several devices.
+// Calls a program. `over_several`: true if its arguments lie on several devices.
 //
-// Devices run programs in the order in which they get them. Without a lock:
-//   1. Thread A puts its program on device 0, and thread B its own on device 1.
-//   2. Each puts its program on the other device, behind the other thread's.
-//   3. A's program waits on device 0 for its part on device 1, in a collective, and that stands behind B's, which waits
-//      in the same way for A's: a deadlock.
-// So one thread at a time puts a program on several devices. With the lock held for a trace, too:
-//   1. Thread A holds the lock and traces a function of the user's, which waits for thread B.
+// Devices run programs in launch order. Without a lock:
+//   1. Thread A launches its program on device 0, and thread B its own on device 1.
+//   2. Each launches its program on the other device, behind the other thread's.
+//   3. A's program waits in a collective on device 0 for device 1, where it is queued behind B's, which waits in the
+//      same way for device 0: a deadlock.
+// So one thread at a time launches a program on several devices. If the lock were held for a trace, too:
+//   1. Thread A holds the lock and traces a user function, which waits for thread B.
 //   2. B waits for the lock.
-// So a program for several devices is compiled first, without the lock, and then put on them.
+// So a program for several devices is compiled first, without the lock, and then launched.
 nb::object Stream::launch(Caller &caller, bool over_several, nb::handle program, nb::handle token, nb::handle args,
                           nb::handle kwargs) {
   const auto waits = [&] { return caller.several || over_several; };
@@ -206,7 +206,7 @@ nb::object Stream::launch(Caller &caller, bool over_several, nb::handle program,
   if (caller.compiled && waits()) {
     std::optional<PyLockGuard> guard;
     acquire_launch_lock(guard);
-    if (caller.compiling == 0) { // otherwise JAX may make this thread wait for the one that compiles
+    if (caller.compiling == 0) { // otherwise JAX may block this thread until the other has compiled
       const TracingForbidden yes(true);
       try {
         return put(program, token, args, kwargs);
@@ -215,7 +215,7 @@ nb::object Stream::launch(Caller &caller, bool over_several, nb::handle program,
         gave_up = true;
       }
     }
-    compiling.emplace(caller); // before others call it
+    compiling.emplace(caller); // before other threads call it
   }
   if (compiling || !caller.compiled) compile(caller, program, token, args, kwargs, gave_up);
   compiling.reset();
@@ -225,7 +225,7 @@ nb::object Stream::launch(Caller &caller, bool over_several, nb::handle program,
   return put(program, token, args, kwargs);
 }
 
-// Compiles a program, which JAX keeps for the call.
+// Compiles a program into JAX's cache, where the call finds it.
 void Stream::compile(Caller &caller, nb::handle program, nb::handle token, nb::handle args, nb::handle kwargs,
                      bool gave_up) {
   const Compiling compiling(caller);
@@ -235,23 +235,23 @@ void Stream::compile(Caller &caller, nb::handle program, nb::handle token, nb::h
   caller.compiled = true;
 }
 
-// Whether only so many programs may run over several devices at a time.
+// True if the number of programs that run over several devices is limited.
 bool Stream::limits() {
   if (!most_in_flight_) most_in_flight_ = nb::cast<size_t>(host_.attr("most_in_flight")());
   return *most_in_flight_ != 0;
 }
 
-// Waits until a program may be put on several devices, and keeps others from that.
+// Waits until a program may be launched on several devices, and keeps other threads from launching.
 void Stream::acquire_launch_lock(std::optional<PyLockGuard> &guard) {
   for (;;) {
     if (limits()) in_flight().make_room(*most_in_flight_);
     guard.emplace(launching_);
     if (!limits() || in_flight().has_room(*most_in_flight_)) return;
-    guard.reset(); // while we wait for room, others may launch
+    guard.reset(); // while this thread waits for room, others may launch
   }
 }
 
-// Puts a program on several devices.
+// Launches a program on several devices.
 nb::object Stream::put(nb::handle program, nb::handle token, nb::handle args, nb::handle kwargs) {
   nb::object returned = Call(program, token, args, kwargs);
   PyObject *traits, *output_token;
@@ -261,8 +261,8 @@ nb::object Stream::put(nb::handle program, nb::handle token, nb::handle args, nb
   return returned;
 }
 
-// The tokens on the devices that run the program: those of its arguments. If these name none, it is likely to run where
-// the function's newest program did; where it does not, JAX copies the token.
+// The pool of tokens on the devices of the program's arguments. If these name none, it is a guess: where the function's
+// newest program ran. If the guess is wrong, JAX copies the token.
 Stream::FoundPool Stream::find_pool(const Caller &caller, nb::handle args, nb::handle kwargs) {
   if (!one_device_) one_device_ = nb::cast<bool>(host_.attr("one_device")());
   if (*one_device_) return {pool_of_one()};
@@ -276,7 +276,7 @@ Stream::FoundPool Stream::find_pool(const Caller &caller, nb::handle args, nb::h
     nb::object pool = found[1];
     sharding = found[0];
     if (!sharding.is_none()) {
-      std::swap(sharding_, sharding); // both, before what they were is freed
+      std::swap(sharding_, sharding); // both, before the old values are freed
       std::swap(pool_, pool);
       return {pool_, true};
     }
@@ -285,12 +285,13 @@ Stream::FoundPool Stream::find_pool(const Caller &caller, nb::handle args, nb::h
   return {caller.pool, false, true};
 }
 
-// The tokens where the function's newest program ran, of another thread's, or is likely to run as its first.
+// The pool of tokens where the function's newest program ran, called by another thread, or where a first program is
+// likely to run.
 nb::object Stream::first_pool(Caller &caller) {
   if (!caller.ran_on.is_valid()) return caller.several ? nb::none() : host_.attr("find_first_pool")();
   nb::object pool = host_.attr("find_pool_on")(caller.ran_on);
   caller.pool_of = thread;
-  std::swap(caller.pool, pool); // what it was is freed last
+  std::swap(caller.pool, pool); // the old value is freed last
   return caller.pool;
 }
 
@@ -304,20 +305,20 @@ void Stream::note_place(Caller &caller, nb::handle output_token) {
   std::swap(caller.pool, pool);
 }
 
-// Whether the devices of the arguments are several.
+// True if the arguments lie on several devices.
 bool Stream::spans_devices(nb::handle args, nb::handle kwargs) {
   if (has_known_sharding(args)) return true;
   if (on_one_device(args) && !HasNames(kwargs)) return false;
   return nb::cast<bool>(host_.attr("spans_devices")(args, NamesOf(kwargs)));
 }
 
-// The tokens on the only device that there is.
+// The pool of tokens on the only device.
 nb::object Stream::pool_of_one() {
   if (!pool_of_one_.is_valid()) pool_of_one_ = host_.attr("find_pool_of_one")();
   return pool_of_one_;
 }
 
-// The tokens on the one device of a sharding.
+// The pool of tokens on the one device of a sharding.
 nb::object Stream::pool_on(nb::object sharding) {
   if (sharding.is(sharding_on_one_)) return pool_of_one_;
   nb::object pool = host_.attr("find_pool_on")(sharding);
@@ -326,7 +327,7 @@ nb::object Stream::pool_on(nb::object sharding) {
   return pool_of_one_;
 }
 
-// Whether one of the arguments lies as one did in the newest program on several devices.
+// True if an argument has the sharding of the newest program on several devices.
 bool Stream::has_known_sharding(nb::handle args) {
   if (!sharding_.is_valid()) return false;
   for (Py_ssize_t i = 0, count = NB_TUPLE_GET_SIZE(args.ptr()); i < count; ++i) {
@@ -336,8 +337,8 @@ bool Stream::has_known_sharding(nb::handle args) {
   return false;
 }
 
-// Whether these are arrays on one device each, and numbers. Where there are others, Python looks into them.
-// `committed`: is given the sharding of the first array that says which device runs the program.
+// True if these are all numbers and arrays on one device; Python looks into other arguments. Sets `committed` to the
+// sharding of the first committed array.
 bool Stream::on_one_device(nb::handle args, nb::object *committed) {
   for (Py_ssize_t i = 0, count = NB_TUPLE_GET_SIZE(args.ptr()); i < count; ++i) {
     const nb::handle arg = NB_TUPLE_GET_ITEM(args.ptr(), i);
@@ -351,14 +352,14 @@ bool Stream::on_one_device(nb::handle args, nb::object *committed) {
   return true;
 }
 
-// What a program returned that has published its end: nothing can fail any more, and its memory is taken next.
+// Frees the output tokens kept for closed programs, which cannot fail any more: their memory is reused next.
 void Stream::forget_closed() {
   while (!unclosed_.empty()) {
     const nb::int_ oldest(unclosed_.front());
     const bool runs = running.contains(oldest);
     if (runs && calls.contains(oldest) && !publisher().closed.contains(thread, unclosed_.front())) return;
     unclosed_.pop_front();
-    if (runs && PyDict_DelItem(running.ptr(), oldest.ptr()) != 0) PyErr_Clear(); // the drain may have been here
+    if (runs && PyDict_DelItem(running.ptr(), oldest.ptr()) != 0) PyErr_Clear(); // the drain may have removed it
   }
 }
 

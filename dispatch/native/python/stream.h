@@ -1,6 +1,6 @@
-// What every call of a program goes through on the host, hence in C++: the program gets its token, is called, and what
-// it returns is kept until it is over. All of it under Python's lock, which a call and the making and freeing of arrays
-// may let go of for a while: a stream of several threads is whole whenever they do.
+// The host's part of every call, hence in C++: the program gets its token, is called, and its output token is kept
+// until it is over. All under Python's lock, which a call, and making or freeing an array, may release for a while: a
+// shared stream is consistent whenever they do.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,8 +19,8 @@ namespace effects {
 
 namespace nb = nanobind;
 
-// What a program returned: its results, and its (traits, output token) if it may still be waiting for a callback, or
-// fail in a custom call, else None.
+// A program's results, and its (traits, output token) if it may still wait for a callback or fail in a custom call,
+// else None.
 struct Returned {
   nb::object outs, awaited;
 };
@@ -28,10 +28,9 @@ struct Returned {
 // A thread's programs; `Stream` in Python has one.
 class Stream {
 public:
-  // `host` answers what only Python knows; its methods are those of `StreamHost` in Python. It must not refer to this
-  // stream, since Python's collector would not find such a cycle. `array_type`: that of JAX's arrays. `launching` is
-  // held while a program is put on several devices; None: not by this stream. `would_trace`: the type of what a call
-  // raises that may not trace.
+  // `host`: a `StreamHost` of Python. It must not refer to this stream, since Python's collector would not find such a
+  // cycle. `array_type`: the type of JAX's arrays. `launching`: the lock held while a program is launched on several
+  // devices; None: this stream launches without it. `would_trace`: the error of a call that must not trace.
   Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launching, nb::handle would_trace);
   Stream(const Stream &) = delete;
 
@@ -39,8 +38,8 @@ public:
   nb::dict calls;              // by epoch
   nb::dict running;            // by epoch
   nb::dict unpolled;           // by epoch
-  nb::dict stacks;             // by epoch: from where the program was called, where `take_stack` says it
-  nb::list dispatching;        // the numbers of epochs whose calls have not returned, if it is one thread's
+  nb::dict stacks;             // by epoch: the Python stack of the program's call, from `take_stack`
+  nb::list dispatching;        // the numbers of epochs whose calls have not returned, unless threads share the stream
   int64_t newest_calling = -1; // the number of the newest epoch whose program calls back
 
   // The newest call, as (number, `Caller`), and the newest program with effects whose call has returned, as (number,
@@ -48,9 +47,9 @@ public:
   nb::object newest_call() const;
   nb::object newest_program() const;
 
-  // A dispatch: what is in force is kept under the number of its epoch, which is returned. Calls that share it with the
-  // one before share its tuple (caller, standard output, context): their text is written in one go. No signal is seen
-  // in here, so that an interrupt leaves nothing open that is not in `dispatching`.
+  // A dispatch: keeps (caller, standard output, context) under the number of its epoch, which is returned. A call with
+  // the same three as the call before shares its tuple: their text is written in one go. No signal is handled in here,
+  // so an interrupt leaves no open epoch that is not in `dispatching`.
   uint32_t open(nb::handle caller, nb::list dispatching);
 
   // The runtime token of an epoch, on the host.
@@ -63,14 +62,14 @@ public:
   // Calls a program without effects, which has no epoch and no token.
   nb::object call_plain(Caller &caller, nb::handle plain, nb::handle args, nb::handle kwargs);
 
-  // Whether it is that of a thread which replays effects, and waits for no lock to launch.
+  // True if its thread replays effects, and launches without a lock.
   bool is_nested() const { return launching_.is_none(); }
 
-  // The stream of the calling thread, as Python has said; null if there is none, or it is not one thread's. Python
-  // keeps it for as long as the thread lives.
+  // The stream of the calling thread, set by Python; null if there is none, or it is shared. Python keeps it alive as
+  // long as the thread.
   static Stream *&here();
 
-  // What returns the stack of the calling thread, at every call; null: none does.
+  // The function that returns the stack of the calling thread at every call; null: there is none.
   static PyObject *&take_stack();
 
 private:
@@ -80,7 +79,7 @@ private:
   bool several_devices();
   bool limits();
   struct FoundPool {
-    nb::object pool; // None: the token is given from the host
+    nb::object pool; // None: the token is in host memory
     bool over_several = false;
     bool is_callers = false; // the arguments name no device
   };
@@ -107,28 +106,28 @@ private:
   nb::object newest_caller_, newest_token_; // and its caller and output token
   nb::object newest_;     // the newest call
   uint32_t opened_ = 0;   // its number
-  bool may_wait_ = false; // writing to its standard output
-  // NumPy's print options in its context; null: those that native code does not follow.
+  bool may_wait_ = false; // writing to the newest call's standard output
+  // NumPy's print options in its context; null: native code does not follow them.
   const PrintOptions *options_ = nullptr;
-  nb::list tokens_; // of the block of epochs that is being handed out
+  nb::list tokens_; // of the current block of epochs
   int64_t block_ = -1;
-  std::deque<uint32_t> unclosed_;  // those of `running`, the oldest first, as their thread knows
-  std::optional<bool> several_;    // whether programs may run on several devices
-  std::optional<bool> one_device_; // whether there is one in all, of whatever platform
+  std::deque<uint32_t> unclosed_;  // the epochs of `running`, the oldest first
+  std::optional<bool> several_;    // true if programs may run on several devices
+  std::optional<bool> one_device_; // true if there is exactly one, over all platforms
   std::optional<size_t> most_in_flight_;
-  nb::object sharding_, pool_; // of the newest program on several devices: how its arguments lay, and the tokens there
+  nb::object sharding_, pool_; // of the newest program on several devices: its arguments' sharding, and the pool there
   nb::object sharding_on_one_, pool_of_one_; // the same of the newest program whose arguments named one device
   nb::object host_, array_type_, launching_, would_trace_;
   nb::object on_one_device_; // the type of the shardings of arrays on one device
-  nb::object copy_context_;  // that of `contextvars`: the stable ABI has no function for it
+  nb::object copy_context_;  // `contextvars.copy_context`: the stable ABI has no function for it
   nb::object sys_, stdout_;  // the variables of `sys`, and the name of one
 };
 
-// A call was left by an exception: fails what it opened, down to so many epochs. Here too no signal is seen, so that a
-// second interrupt leaves nothing open either.
+// A call was left by an exception: fails the epochs that it opened, down to `depth` entries of `dispatching`. No signal
+// is handled here either, so a second interrupt leaves no epoch open.
 void AbandonCalls(uint32_t thread, nb::list dispatching, size_t depth);
 
-// Notes that the calling thread, one of the drain's, begins or ends a function.
+// Notes that the calling drain thread begins or ends a function.
 void NoteFunction(Kind kind, const Token &token, uint64_t site, int32_t device);
 
 } // namespace effects

@@ -17,7 +17,7 @@ namespace nb = nanobind;
 
 namespace {
 
-// A plan that Python keeps.
+// A plan that a Python object keeps.
 struct KeptPlan {
   Plan plan;
 };
@@ -31,7 +31,7 @@ nb::bytes ToBytes(const void *data, size_t size) { return nb::bytes(static_cast<
 void DefineTexts(nb::module_ &m) {
   m.def("number_of_print_options", &ToNumberOfPrintOptions);
 
-  // A record as text: what the drain makes of it.
+  // The text that the drain makes of a record.
   m.def("text", [](nb::handle plan, nb::bytes payload, uint32_t options) {
     std::string text;
     FormatLanes(text, ToPlan(plan), static_cast<const std::byte *>(payload.data()), PrintOptionsOf(options), [] {});
@@ -41,13 +41,13 @@ void DefineTexts(nb::module_ &m) {
   nb::class_<KeptPlan>(m, "Plan").def("__init__",
                                       [](KeptPlan *kept, nb::handle plan) { new (kept) KeptPlan{ToPlan(plan)}; });
 
-  // The lines of records, and where each ends, in 64 bits. Records of sites without a plan have none.
+  // The lines of records, and their ends as 64-bit numbers. Records of sites without a plan have none.
   m.def("rows", [](nb::bytes records, nb::dict plans, uint32_t options) {
     std::unordered_map<uint64_t, const Plan *> known;
     for (const auto [site, plan] : plans) known[nb::cast<uint64_t>(site)] = &nb::cast<const KeptPlan &>(plan).plan;
     Rows rows;
     {
-      nb::gil_scoped_release release; // the arguments keep what is read
+      nb::gil_scoped_release release; // the arguments keep the bytes alive
       rows = FormatRows(View(records), known, PrintOptionsOf(options));
     }
     return nb::make_tuple(ToBytes(rows.text.data(), rows.text.size()),

@@ -9,7 +9,7 @@
 
 namespace effects {
 
-// How Python says what native code makes text of, and how: see effects/_model/text.py.
+// The classes by which Python describes texts: see effects/_model/text.py.
 
 // From a `Plan` of Python's.
 Plan ToPlan(nanobind::handle plan);

@@ -16,14 +16,14 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr double kLongest = 1e9; // seconds that a clock can count
+constexpr double kLongest = 1e9; // seconds; more would overflow a clock
 
 volatile sig_atomic_t interrupts = -1; // the file for SIGINT
 struct sigaction before_interrupts;
 
 extern "C" void OnInterrupt(int) {
   const int number = errno;
-  [[maybe_unused]] const auto written = write(interrupts, "", 1); // if it is full, its reader knows
+  [[maybe_unused]] const auto written = write(interrupts, "", 1); // a full pipe wakes its reader too
   errno = number;
 }
 

@@ -1,4 +1,4 @@
-// Threads of Python's that wait for the drain.
+// Python threads that wait for the drain.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,7 +18,7 @@ class HostReply {
 public:
   HostReply();
 
-  // Returns the results' bytes; raises what went wrong. Python's lock is free meanwhile, and interrupts are seen.
+  // Returns the results' bytes, or raises the error. Python's lock is free meanwhile, and interrupts are handled.
   nanobind::list wait();
 
   uint32_t number;
@@ -31,22 +31,22 @@ private:
     std::vector<std::string> results;
     std::string error;
   };
-  std::shared_ptr<State> state_; // shared with the thread that answers, since the one that waits may be interrupted
+  std::shared_ptr<State> state_; // shared with the answering thread, since the waiting one may be interrupted
 };
 
-// A thread that waits looks so often whether a signal has come.
+// The interval at which a waiting thread checks for signals.
 inline constexpr std::chrono::milliseconds kSignalPatience{50};
 
-// Waits until `done()`, which is asked when epochs have ended; false if the time ran out.
-// `timeout`: seconds, or None. `nested`: see WakeUp::begin_barrier().
+// Waits until `done()`, which is called when epochs have ended; false if the time ran out. `timeout`: seconds, or None.
+// `nested`: see WakeUp::begin_barrier().
 //
-// Python's lock is free meanwhile. A signal is seen, and what its handler raises is raised. All that this holds and
-// counts is native, because a signal's handler may raise between any two steps of Python code: one that has just taken
-// a lock would never give it back.
+// Python's lock is free meanwhile. Signals are handled, and the error of a handler is raised. Locks and counts are
+// native here, because a handler may raise between any two steps of Python code: after a lock is taken, it would never
+// be released.
 bool WaitUntil(nanobind::object done, nanobind::object timeout, bool nested);
 
-// From now on SIGINT writes a byte to this file and does nothing else, whichever thread it comes to; -1: it does what
-// it did before. The main thread may wait in XLA, where it runs no handler of Python's.
+// From now on SIGINT only writes a byte to this file, in whatever thread it arrives; -1: restores the old handler. The
+// main thread may wait in XLA, where it runs no Python handlers.
 void InterruptsTo(int file);
 
 } // namespace effects

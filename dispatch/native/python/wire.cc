@@ -19,7 +19,7 @@ nb::list Names(std::initializer_list<const char *> names) {
   return list;
 }
 
-// The names in the order of the numbers that they stand for.
+// The names, in the order of their numbers.
 nb::list NamesInOrder(std::initializer_list<std::pair<const char *, int64_t>> named) {
   nb::list list;
   for (const auto &[name, number] : named) {
@@ -39,10 +39,10 @@ nb::tuple Step(const TokenStep &step) {
   return nb::make_tuple(step.keeps_index, step.phase, step.index);
 }
 
-// The place of a field of four bytes among others.
+// The index of a four-byte field.
 constexpr int64_t Word(size_t offset) { return static_cast<int64_t>(offset / sizeof(uint32_t)); }
 
-// How NumPy and Python's `struct` name the type of a field.
+// The name of a field's type in NumPy and `struct`.
 template <typename T>
 nb::tuple Named(const char *name) {
   if constexpr (std::is_enum_v<T>) return Named<std::underlying_type_t<T>>(name);
@@ -56,7 +56,7 @@ nb::tuple Named(const char *name) {
 
 #define EFFECTS_FIELD(name) Named<decltype(Of::name)>(#name)
 
-// Fields lie one behind the other, without gaps.
+// Fields are consecutive, without padding.
 nb::list Header() {
   using Of = RecordHeader;
   nb::list fields;

@@ -5,7 +5,7 @@
 
 namespace effects {
 
-// What wire.h lays down, by name, as effects/_model/wire.py reads it: numbers, and lists of names.
+// The constants of native/wire.h by name, for effects/_model/wire.py: numbers, and lists of names.
 nanobind::dict Wire();
 
 } // namespace effects

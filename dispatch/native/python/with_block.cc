@@ -5,7 +5,7 @@
 namespace effects {
 namespace {
 
-// Has an exception say that the other one was under way, as Python does.
+// Sets the context of an exception, as Python does.
 void AddContext(nb::object error, const nb::object &context) {
   for (;;) {
     nb::object next = nb::steal(PyException_GetContext(error.ptr()));
@@ -43,7 +43,7 @@ void WithBlock::undo(const nb::python_error *under_way) {
       undo_();
       undone = true;
     } catch (nb::python_error &error) {
-      if (error.matches(PyExc_Exception)) throw; // its own
+      if (error.matches(PyExc_Exception)) throw; // an error of undo_() itself
       interrupt.emplace(error);
     }
   }

@@ -1,4 +1,4 @@
-// A `with` block that is left whole, whatever interrupts come.
+// A `with` block that interrupts cannot leave half done.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,10 +9,10 @@ namespace effects {
 
 namespace nb = nanobind;
 
-// `begin()` gives what the block is given; `end(failed)` is called when the block is over; and then, or if `begin`
-// fails, `undo()`, which has no effect if there is nothing to undo. Python runs the handler of a signal between any two
-// steps of its code, so that one that raises may skip the rest of a `finally`, and all of an `__exit__` that is written
-// in Python. Here `undo` is called until one call has come to its end.
+// `begin()` returns the value of the block, and `end(failed)` is called after it. Then, or if `begin` fails, `undo()`
+// is called, which is a no-op if there is nothing to undo. Python handles a signal between any two steps of its code,
+// so a handler that raises may skip the rest of a `finally`, or a whole `__exit__` written in Python. Here `undo` is
+// called until one call completes.
 class WithBlock {
 public:
   WithBlock(nb::object begin, nb::object end, nb::object undo)
@@ -22,7 +22,7 @@ public:
   void exit(nb::handle kind, nb::handle error, nb::handle traceback);
 
 private:
-  // Raises the newest interrupt that came meanwhile. `under_way`: what is raised if none does, or null.
+  // Raises the newest interrupt that came meanwhile, else `under_way` unless that is null.
   void undo(const nb::python_error *under_way);
 
   const nb::object begin_, end_, undo_;

@@ -9,7 +9,7 @@
 namespace effects {
 namespace {
 
-// Which elements of an array are shown: all, or those at its corners.
+// The shown elements of an array: all, or those at its corners.
 class Corners {
 public:
   Corners(const Piece &piece, const PrintOptions &options) : shape_(piece.shape), edge_(options.edgeitems) {
@@ -22,10 +22,10 @@ public:
   bool is_empty() const { return is_empty_; }
   bool is_summary() const { return is_summary_; }
 
-  // Whether the middle of an axis is left out.
+  // True if the middle of an axis is left out.
   bool cuts(size_t axis) const { return is_summary_ && 2 * edge_ < shape_[axis]; }
 
-  // Calls f(i) for what is shown along an axis, and gap() for what is not.
+  // Calls f(i) for each shown index of an axis, and gap() for the rest.
   template <typename F, typename Gap>
   void along(size_t axis, F &&f, Gap &&gap) const {
     const int64_t length = shape_[axis];
@@ -36,7 +36,7 @@ public:
     for (int64_t i = length - edge_; i < length; ++i) f(i);
   }
 
-  // The elements that are shown, in their order.
+  // The shown elements, in order.
   std::vector<const std::byte *> find(const std::byte *data, size_t element_size) const {
     std::vector<const std::byte *> found;
     find(found, data, element_size, 0);
@@ -64,14 +64,14 @@ private:
 // Lays out words in rows, brackets and lines.
 class Layout {
 public:
-  // `separator`: what stands between words. `prefix`: how far from the beginning of its line the array begins.
+  // `separator`: between words. `prefix`: the column at which the array begins.
   Layout(std::string &out, const Words &words, const Corners &corners, int64_t width, std::string_view separator,
          size_t prefix)
       : out_(out), words_(words), corners_(corners), width_(width), separator_(separator), prefix_(prefix) {}
 
   void append(size_t axis = 0) {
     out_ += '[';
-    // Lines begin below what is in the brackets. Each bracket takes one of the characters of a line at either end.
+    // Lines are aligned with the first word. Each bracket takes one character at either end of a line.
     const size_t indent = prefix_ + axis + 1;
     if (axis + 1 == corners_.rank())
       append_row(indent, width_ - static_cast<int64_t>(axis) - 1);
@@ -85,7 +85,7 @@ private:
     bool is_first = true;
     const auto begin = [&] {
       if (!is_first) {
-        out_ += separator_.substr(0, separator_.size() - 1); // without the space at its end
+        out_ += separator_.substr(0, separator_.size() - 1); // without its final space
         out_.append(corners_.rank() - axis - 1, '\n');
         out_.append(indent, ' ');
       }
@@ -103,9 +103,9 @@ private:
         });
   }
 
-  // A line holds as many words as fit, and one at least.
+  // A line holds as many words as fit, at least one.
   void append_row(size_t indent, int64_t width) {
-    size_t line = indent; // how long the line is
+    size_t line = indent; // the length of the line
     bool is_first = true;
     const auto add = [&](std::string_view word) {
       if (!is_first) {
@@ -131,10 +131,10 @@ private:
   const int64_t width_;
   const std::string_view separator_;
   const size_t prefix_;
-  size_t next_ = 0; // the word that comes next
+  size_t next_ = 0; // the next word
 };
 
-// How `repr` shows a shape.
+// The shape, as in `repr`.
 std::string Tuple(const std::vector<int64_t> &shape) {
   std::string text = "(";
   for (const int64_t length : shape) {
@@ -184,7 +184,7 @@ void FormatRepr(std::string &out, const Piece &piece, const std::byte *data, con
     else
       Layout(out, words, corners, options.linewidth - 1, ", ", kPrefix.size()).append();
   }
-  std::string more; // what the elements do not say
+  std::string more; // the shape and dtype, if the elements do not show them
   if (corners.is_summary() || (corners.is_empty() && piece.shape.size() > 1)) more = "shape=" + Tuple(piece.shape);
   if (!piece.dtype.empty()) more += (more.empty() ? "dtype=" : ", dtype=") + piece.dtype;
   if (!more.empty()) {

@@ -1,5 +1,4 @@
-// The text of an array, as NumPy's `str` and `repr` give it and as JSON has it. Its elements begin at `data` and lie in
-// C order.
+// The text of an array, as NumPy's `str` and `repr` give it and as JSON has it. The elements are at `data`, in C order.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +10,10 @@ namespace effects {
 
 void FormatArray(std::string &out, const Piece &piece, const std::byte *data, const PrintOptions &options);
 
-// Of what has no dimensions, too.
+// Also for an array without dimensions.
 void FormatRepr(std::string &out, const Piece &piece, const std::byte *data, const PrintOptions &options);
 
-// As lists in lists.
+// As nested lists.
 void FormatNested(std::string &out, const Piece &piece, const std::byte *data);
 
 } // namespace effects

@@ -25,7 +25,7 @@ Digits ShortestOf(T value) {
   return Read(text, std::to_chars(text, text + sizeof text, std::fabs(value), std::chars_format::scientific).ptr);
 }
 
-// How many digits behind the point are shown, of a number whose shortest form has `there`.
+// The number of digits after the point, for a number whose shortest form has `there`.
 int CountShown(int there, const Shown &shown) {
   if (there < shown.min_digits) return shown.min_digits;
   return shown.precision >= 0 && there > shown.precision ? shown.precision : there;
@@ -33,7 +33,7 @@ int CountShown(int there, const Shown &shown) {
 
 // Appends the exact value's digits, correctly rounded.
 void AppendRounded(std::string &out, double magnitude, std::chars_format form, int precision) {
-  char few[400]; // a `double` has up to 309 digits ahead of the point
+  char few[400]; // a `double` has up to 309 digits before the point
   const auto result = std::to_chars(few, few + sizeof few, magnitude, form, precision);
   if (result.ec == std::errc()) {
     out.append(few, result.ptr);
@@ -43,7 +43,7 @@ void AppendRounded(std::string &out, double magnitude, std::chars_format form, i
   out.append(many.data(), std::to_chars(many.data(), many.data() + many.size(), magnitude, form, precision).ptr);
 }
 
-// What `trim` does to the digits that begin at `begin`, of which there are none behind the exponent.
+// Trims the digits from `begin` on, as `trim` says; there is no exponent after them.
 void Trim(std::string &out, size_t begin, const Shown &shown) {
   size_t point = out.find('.', begin);
   if (point == std::string::npos) {
@@ -88,7 +88,7 @@ void AppendPositional(std::string &out, double magnitude, const Digits &digits, 
     AppendRounded(out, magnitude, std::chars_format::fixed, count);
     return Trim(out, begin, shown);
   }
-  // The last digit is no zero, so that there is nothing to trim.
+  // The last digit is not 0, so there is nothing to trim.
   if (digits.exponent < 0) {
     out += "0.";
     out.append(static_cast<size_t>(-digits.exponent - 1), '0');
@@ -112,7 +112,7 @@ void AppendScientific(std::string &out, double magnitude, const Digits &digits, 
   if (count != there) {
     AppendRounded(out, magnitude, std::chars_format::scientific, count);
     const size_t e = out.find('e', begin);
-    exponent = std::atoi(out.c_str() + e + 1); // rounding may have made it another
+    exponent = std::atoi(out.c_str() + e + 1); // rounding may have changed it
     out.resize(e);
   } else {
     out += digits.at[0];

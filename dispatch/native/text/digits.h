@@ -15,11 +15,11 @@ T Load(const std::byte *at) {
   return value;
 }
 
-// A number of 16 bits that is the upper half of a `float`; and as it shows itself.
+// A bfloat16: the upper half of a `float`.
 double FromBfloat16(uint16_t bits);
 void AppendBfloat16(std::string &out, uint16_t bits);
 
-// The fewest digits that a number's own type reads as that number, without its sign: d.ddd times ten to `exponent`.
+// The shortest digits that round-trip in the number's type, without the sign: d.ddd times ten to `exponent`.
 struct Digits {
   char at[20];
   int count;
@@ -29,18 +29,17 @@ struct Digits {
 Digits Shortest(double value);
 Digits Shortest(float value);
 
-// Which digits are shown: no more than tell the number from others of its type, unless `min_digits` are more. As of
-// `numpy.format_float_positional` and `numpy.format_float_scientific`, whose `trim` is "k" where zeros are kept, and
-// else ".".
+// The digits to show: the shortest that round-trip, or `min_digits` if these are more. As in
+// `numpy.format_float_positional` and `numpy.format_float_scientific`, with `trim` "k" if zeros are kept, else ".".
 struct Shown {
-  int precision = -1;  // at most so many behind the point; -1: any number
+  int precision = -1;  // the most digits after the point; -1: any number
   int min_digits = -1; // at least so many
   bool keep_zeros = false;
 };
 
-// Append a finite number without its sign. `magnitude` is its own, and `digits` its shortest.
+// Append a finite number without its sign. `digits`: the shortest digits of `magnitude`.
 void AppendPositional(std::string &out, double magnitude, const Digits &digits, const Shown &shown);
-// `exponent_digits`: at least so many.
+// `exponent_digits`: the fewest digits of the exponent.
 void AppendScientific(std::string &out, double magnitude, const Digits &digits, const Shown &shown,
                       int exponent_digits);
 

@@ -36,9 +36,9 @@ Words ShowIntegers(const Elements &elements) {
   return words;
 }
 
-// Floating-point numbers, aligned at their points.
+// Floating-point numbers, aligned at the point.
 
-// From here on a type's numbers are shown in scientific form, and below which part of the largest, too.
+// The limits of positional form: from this magnitude on, or below this fraction of the largest, numbers are scientific.
 template <typename T>
 bool NeedsExponents(double least, double most, bool suppress) {
   const T small = static_cast<T>(least), large = static_cast<T>(most);
@@ -46,7 +46,7 @@ bool NeedsExponents(double least, double most, bool suppress) {
          (!suppress && (small < static_cast<T>(0.0001) || large / small > T{1000}));
 }
 
-// The numbers of an array, and how all of them are shown.
+// The numbers of an array, and the form of all of them.
 template <typename T>
 class Floats {
 public:
@@ -104,7 +104,7 @@ private:
     out += word;
   }
 
-  // Finds out how many characters the numbers take by themselves, and from that how all of them are shown.
+  // Measures the numbers one by one, and from that chooses the form of all.
   void measure() {
     int exponent = 0;
     for (size_t i = 0; i < values_.size(); ++i) {
@@ -128,11 +128,11 @@ private:
   }
 
   const std::vector<T> values_;
-  std::vector<Digits> digits_; // those of the numbers that are finite
+  std::vector<Digits> digits_; // of the finite numbers
   bool scientific_ = false;
   Shown shown_;
   int exponent_digits_ = 2;
-  int left_ = 0, right_ = 0; // how many characters there are ahead of the point and behind it
+  int left_ = 0, right_ = 0; // the characters before and after the point
   mutable std::string word_;
 };
 
@@ -147,7 +147,7 @@ Words ShowFloats(const Elements &elements, const PrintOptions &options) {
   return words;
 }
 
-// NumPy aligns nothing there.
+// NumPy does not align there.
 Words ShowBfloat16(const Elements &elements) {
   Words words;
   for (const std::byte *at : elements) {
@@ -191,7 +191,7 @@ Words Show(const Piece &piece, const Elements &elements, const PrintOptions &opt
       break;
     }
   }
-  Words words; // each by itself
+  Words words; // not aligned
   for (const std::byte *at : elements) {
     // As wide as "False".
     if (piece.type == Scalar::kBool && !piece.shape.empty() && Load<uint8_t>(at) != 0) words.text += ' ';

@@ -10,10 +10,10 @@
 
 namespace effects {
 
-// Words one behind the other.
+// A list of words in one string.
 class Words {
 public:
-  // What is appended to it is the next word.
+  // Text that is appended here is the next word.
   std::string text;
 
   void end() { ends_.push_back(text.size()); }
@@ -27,7 +27,7 @@ private:
   std::vector<size_t> ends_;
 };
 
-// The words of the elements that are shown.
+// The words of the shown elements.
 Words Show(const Piece &piece, const std::vector<const std::byte *> &elements, const PrintOptions &options);
 
 } // namespace effects

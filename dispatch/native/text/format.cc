@@ -18,8 +18,7 @@ void AppendInteger(std::string &out, T value) {
   out.append(digits, end);
 }
 
-// Digits as Python and NumPy show a number of that many: positional, or scientific with an exponent of at least two
-// digits.
+// Shows digits as Python and NumPy do: positional, or scientific with an exponent of at least two digits.
 void AppendDigits(std::string &out, double value, const Digits &digits, bool positional) {
   const double magnitude = std::fabs(value);
   if (std::signbit(value)) out += '-';
@@ -27,14 +26,14 @@ void AppendDigits(std::string &out, double value, const Digits &digits, bool pos
     AppendPositional(out, magnitude, digits, {});
   else
     AppendScientific(out, magnitude, digits, {}, 2);
-  // A point with nothing behind it is NumPy's way.
+  // NumPy ends with the point.
   if (positional && out.back() == '.')
     out += '0';
   else if (!positional && digits.count == 1)
     out.erase(out.rfind('.'), 1);
 }
 
-// What is not finite, if it is that.
+// The text of a number that is not finite.
 bool AppendNotFinite(std::string &out, double value, Style style) {
   if (std::isfinite(value)) return false;
   if (style == Style::kJson)
@@ -44,17 +43,17 @@ bool AppendNotFinite(std::string &out, double value, Style style) {
   return true;
 }
 
-// From where on NumPy's numbers are scientific.
+// The magnitude from which NumPy uses scientific form.
 template <typename T>
 constexpr double kScientific = 1e16;
 template <>
 constexpr double kScientific<float> = 1e6;
 
-// NumPy compares the number, and Python counts digits: as a float of 32 bits 0.0001 is less than that.
+// NumPy compares the number, Python counts digits: the float32 0.0001 is less than 0.0001.
 bool IsPositional(double magnitude, double large) { return magnitude == 0 || (magnitude >= 1e-4 && magnitude < large); }
 
-// A float in the fewest digits that are read as the same: by Python, for which a narrow number becomes a wide one first
-// unless the style keeps its type, and by NumPy.
+// A float in its shortest round-trip digits: as Python (a narrow number is widened first unless the style keeps its
+// type) or as NumPy shows it.
 template <typename T>
 void AppendShortest(std::string &out, T number, Style style) {
   const double value = number;
@@ -120,7 +119,7 @@ void FormatScalar(std::string &out, const Piece &piece, const std::byte *at) {
   case Scalar::kDevice:
     return AppendInteger(out, PlaceOf(Load<int32_t>(at)));
   case Scalar::kLane:
-    return; // it is no value of a record's
+    return; // not a value of the record
   }
 }
 

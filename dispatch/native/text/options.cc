@@ -14,7 +14,7 @@ auto Key(const PrintOptions &options) {
 
 struct Known {
   std::mutex mutex;
-  std::deque<PrintOptions> all; // whose elements stay where they are
+  std::deque<PrintOptions> all; // a deque: its elements do not move
   std::map<decltype(Key({})), uint32_t> numbers;
 
   uint32_t number_of(const PrintOptions &options) {

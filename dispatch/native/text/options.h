@@ -1,4 +1,4 @@
-// NumPy's print options, as far as native code follows them. Where others are in force, Python formats.
+// The NumPy print options that native code follows. If others are in force, Python formats.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct PrintOptions {
   bool suppress = false;
 };
 
-// The number of these options, which are kept for good. Number 0 are NumPy's own.
+// The number of these options, which are kept forever. Number 0: NumPy's defaults.
 uint32_t NumberOf(const PrintOptions &options);
 const PrintOptions &PrintOptionsOf(uint32_t number);
 

@@ -12,7 +12,7 @@ void AppendUnit(std::string &out, uint32_t unit) {
   for (int shift = 12; shift >= 0; shift -= 4) out += kDigits[unit >> shift & 15];
 }
 
-// A character that is not ASCII, by its number.
+// A non-ASCII character, by its code point.
 void AppendEscaped(std::string &out, uint32_t character) {
   if (character < 0x10000) return AppendUnit(out, character);
   AppendUnit(out, 0xD800 + ((character - 0x10000) >> 10));
@@ -62,7 +62,7 @@ void QuoteString(std::string &out, size_t begin) {
       AppendAscii(out, text[at]);
       continue;
     }
-    const int more = byte >= 0xF0 ? 3 : byte >= 0xE0 ? 2 : 1; // bytes that follow
+    const int more = byte >= 0xF0 ? 3 : byte >= 0xE0 ? 2 : 1; // continuation bytes
     uint32_t character = byte & (0x3F >> more);
     for (int i = 0; i < more && at + 1 < text.size(); ++i)
       character = character << 6 | (static_cast<unsigned char>(text[++at]) & 0x3F);

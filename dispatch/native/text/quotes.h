@@ -1,4 +1,4 @@
-// What a text is inside of another: a string of JSON.
+// Quoting of a text as a string of JSON.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace effects {
 
-// What begins at `begin`, UTF-8, becomes a string of JSON, in ASCII.
+// Turns the UTF-8 text from `begin` on into a string of JSON, in ASCII.
 void QuoteString(std::string &out, size_t begin);
 
 } // namespace effects

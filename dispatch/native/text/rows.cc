@@ -37,7 +37,7 @@ Rows FormatRows(std::string_view records, const std::unordered_map<uint64_t, con
     if (plan == nullptr) return;
     const bool is_first_line = rows.ends.empty();
     FormatLanes(rows.text, *plan, payload, in_force, [&] { rows.ends.push_back(rows.text.size()); });
-    if (is_first_line) // most records are like it
+    if (is_first_line) // like most records
       rows.text.reserve(records.size() / (sizeof(RecordHeader) + header.payload_size) * rows.text.size());
   });
   return rows;

@@ -1,4 +1,4 @@
-// Records that came together, as lines.
+// The lines of consecutive records.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace effects {
 
 struct Rows {
   std::string text;
-  std::vector<uint64_t> ends; // where each line ends
+  std::vector<uint64_t> ends; // the end of each line
 };
 
-// The line of each record whose site has a plan here, in order. `records`: headers and payloads, one behind the other.
+// The line of each record whose site has a plan, in order. `records`: consecutive headers and payloads.
 Rows FormatRows(std::string_view records, const std::unordered_map<uint64_t, const Plan *> &plans,
                 const PrintOptions &in_force);
 
-// The sites of these records, each once, as they come.
+// The sites of these records, each once, in order of appearance.
 std::vector<uint64_t> SitesOf(std::string_view records);
 
 struct Selected {
@@ -28,7 +28,7 @@ struct Selected {
   uint64_t count = 0;
 };
 
-// Those of the records that are of these sites.
+// The records of these sites.
 Selected SelectRecords(std::string_view records, const std::vector<uint64_t> &sites);
 
 } // namespace effects

@@ -58,7 +58,7 @@ void PublishCall(const LoadedSite &site, int32_t device, const DeviceToken &toke
                  Replies::Waiter waiter) {
   if (token.is_primary()) site.decide(device, token.token); // never left out, but counted
   const bool shared = site.has(kRecordIsReplicated) || token.has_group;
-  // Unordered calls of one program may have one token: their number in the program tells them apart.
+  // Unordered calls of a program may have equal tokens: their number in the program tells them apart.
   const CallOfDevice call{site.site, site.traits, device};
   if (site.together > 1)
     waiter = replies().with_others(token.token, call, site.together, site.fail_as_one, std::move(waiter));

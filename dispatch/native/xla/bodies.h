@@ -1,8 +1,8 @@
-// What handlers publish, wherever their operands lie: the handlers of CPUs hand over the device's own memory, those of
-// CUDA copies of it. Operands are as the program gives them, with the tokens in front.
+// The bodies of handlers, for all platforms: CPU handlers pass the device's memory, CUDA handlers copies of it.
+// Operands are as in the program, tokens first.
 //
-// The thread that publishes calls everything here: the device's own, or the one that runs a stream's host functions.
-// What is thrown is the call's error.
+// Called by the publishing thread: the device's own, or the one that runs a stream's host functions. An exception is
+// the call's error.
 #pragma once
 
 #include <cstddef>
@@ -23,25 +23,25 @@ struct Dims {
   size_t rank;
 };
 
-// Parts of what follows.
+// Parts of the functions below.
 
-// A device begins to count for itself. The tokens are those of the region, but for their index.
+// A device enters a region. The tokens are those of the region, except for their index.
 void PublishEnter(const Span &tokens, const Token &first, int32_t device, uint32_t devices, bool may_diverge);
-// And ends it. They are those behind its last effects.
+// A device leaves a region. The tokens are those after its last effects.
 void PublishLeave(const Span &tokens, const Token &first, int32_t device);
 void CloseProgram(const Span &tokens, const Token &first, int32_t device, uint32_t devices);
-// The token inside of a region with the index of the token around it.
+// The token inside a region with the index of the token around it.
 Token EnterMarker(const Token &inside, const Token &around);
-// Of a record with one value from all devices: copies this device's shards, and publishes if it is the last device. The
-// row says how many devices copy something, and then of each operand what `Shard` says.
+// For a record with one value over all devices: copies this device's shards, and publishes if it is the last device.
+// `row`: the number of devices that copy, then the numbers of a `Shard` per operand.
 void PublishWhole(const LoadedSite &site, const Token &token, const Span *operands, size_t count,
                   const std::vector<Dims> &dims);
 
-// (token, *operands): one record. The first of a region takes the token around it; the last gives that back, and takes
-// it behind its own if it is not the first too. Of what is sharded, the first operand is a row of numbers: whether this
-// device is primary, as the first of those that have the same shards, and what the record begins with. `own` is the
-// token; the spans are those behind it, and `dims_of()` gives theirs, for records of whole values. Makes the next
-// token of it. Inline: every record comes by.
+// (token, *operands): one record. The first of a region takes the token around it; the last returns that, and unless it
+// is the first too, takes it after the device's own. If the value is sharded, the first operand is a row of numbers:
+// true if this device is primary, the first of those with equal shards; then the record's first values. `own`: the
+// token, which is advanced. The spans are the operands after it; `dims_of()` returns their sizes, for records of whole
+// values. Inline: called for every record.
 template <typename DimsOf>
 void PublishRecord(const LoadedSite &site, int32_t device, DeviceToken &own, Span *operands, size_t count,
                    DimsOf &&dims_of) {
@@ -82,28 +82,28 @@ void PublishRecord(const LoadedSite &site, int32_t device, DeviceToken &own, Spa
   if (site.has(kRecordCloses)) CloseProgram({&own.token, sizeof own.token}, own.token, device, site.devices);
 }
 
-// (token, *operands): one record of a callback, whose answer `waiter` gets.
+// (token, *operands): one record of a callback. `waiter` gets the answer.
 void PublishCall(const LoadedSite &site, int32_t device, const DeviceToken &token, const Span *operands, size_t count,
                  Replies::Waiter waiter);
-// The token behind it, which must have its place before the answer comes.
+// The token after it, which must be written before the answer comes.
 DeviceToken NextOfCall(const LoadedSite &site, const DeviceToken &token);
 
-// (*tokens): the program has published all it will.
+// (*tokens): the program will publish no more.
 void PublishEnd(const Span *tokens, size_t count, int32_t device, uint32_t devices);
 
-// How devices enter a region.
+// The attributes of an entry into a region.
 struct Entrance {
   size_t num_tokens;
-  size_t ordered; // so many of the tokens count
+  size_t ordered; // the number of tokens that count
   uint32_t devices;
   bool may_diverge;
-  bool has_group; // the operands behind the tokens are the number of the device's group of replicas, and its own
+  bool has_group; // after the tokens come the number of the device's replica group, and its number in the group
 };
-// (*tokens, ...): each device counts for itself from here on. Returns the tokens inside.
+// (*tokens, ...): the device enters a region. Returns the tokens inside.
 std::vector<DeviceToken> PublishEntrance(const Entrance &entrance, const Span *operands, int32_t device);
-// (*tokens, *tokens at the entry): and ends it. Returns the tokens behind the region.
+// (*tokens, *tokens at the entry): the device leaves it. Returns the tokens after the region.
 std::vector<DeviceToken> PublishExit(size_t num_tokens, size_t ordered, const Span *operands, int32_t device);
-// (token): the device has no effects with the next `count` numbers. Returns the token behind them.
+// (token): the device has no effects at the next `count` indices. Returns the token after them.
 DeviceToken PublishSkip(uint32_t count, const Span &operand, int32_t device);
 
 // As PublishCall(), for a program that was not dispatched by `effects.jit`.

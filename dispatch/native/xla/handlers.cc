@@ -26,7 +26,7 @@ T Attribute(const ffi::Dictionary &attributes, std::string_view name) {
   return *value;
 }
 
-// 0 if the call has none.
+// 0 if the call has no such attribute.
 int64_t NumberIn(const ffi::Dictionary &attributes, std::string_view name) {
   return attributes.contains(name) ? Attribute<int64_t>(attributes, name) : 0;
 }
@@ -51,7 +51,7 @@ LoadedSite::LoadedSite(const SiteAttributes &attributes)
       devices(DevicesOf(traits)), ahead(static_cast<uint32_t>(attributes.ahead)),
       together(static_cast<uint32_t>(attributes.together)), fail_as_one(attributes.fail_as_one != 0),
       operands(static_cast<size_t>(attributes.operands)) {
-  if (publisher().refuses()) return; // nothing of it will be published
+  if (publisher().refuses()) return; // its records will not be published
   sites().retain(site, attributes.description);
   filter = sites().filter(site);
 }
@@ -66,7 +66,7 @@ void *LoadedSiteTypeInfo() {
 
 namespace {
 
-// The sizes of each operand behind the token.
+// The sizes of each operand after the token.
 std::vector<Dims> DimsOf(ffi::RemainingArgs args) {
   std::vector<Dims> dims;
   for (size_t i = 0; i < args.size(); ++i) {
@@ -76,8 +76,8 @@ std::vector<Dims> DimsOf(ffi::RemainingArgs args) {
   return dims;
 }
 
-// (token, *operands) -> token: see PublishRecord(). A call that publishes several records has the operands of each
-// behind those of the record before it.
+// (token, *operands) -> token: see PublishRecord(). A call that publishes several records has their operands one after
+// the other.
 ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer<ffi::U32> token,
                   ffi::RemainingArgs args, ffi::Result<ffi::Buffer<ffi::U32>> next) {
   return Guard([&] {
@@ -99,8 +99,8 @@ ffi::Error Record(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Buffer
   });
 }
 
-// (token, *operands) -> (*results, token): one record of a callback. The results come when it has run in its place;
-// until then no thread waits.
+// (token, *operands) -> (*results, token): one record of a callback. The results come when it has run in its place in
+// the order; no thread waits until then.
 ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return GuardFuture([&] {
     Spans all(args, 0);
@@ -113,7 +113,7 @@ ffi::Future Call(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
   });
 }
 
-// (*tokens) -> token: the program has published all it will.
+// (*tokens) -> token: the program will publish no more.
 ffi::Error Close(int64_t devices, int32_t device, ffi::RemainingArgs tokens,
                  ffi::Result<ffi::Buffer<ffi::U32>> output) {
   return Guard([&] {
@@ -123,11 +123,11 @@ ffi::Error Close(int64_t devices, int32_t device, ffi::RemainingArgs tokens,
   });
 }
 
-// (*tokens, *values) -> the values, in the same memory: they are there after what the tokens stand for.
+// (*tokens, *values) -> the values, aliased: they are available after the effects of the tokens.
 ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); }
 
-// (*operands) -> nothing, or with the runtime's own token in and out: a record of a program that was not dispatched by
-// `effects.jit`. The runtime orders these; the epoch is opened here.
+// (*operands) -> nothing, or with an XLA token in and out: a record of a program that was not dispatched by
+// `effects.jit`. XLA orders these; the epoch is opened here.
 ffi::Error Plain(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::RemainingArgs operands, ffi::RemainingRets) {
   return Guard([&] {
     Spans spans(operands, site->ordered() ? 1 : 0);
@@ -148,7 +148,7 @@ ffi::Future PlainCall(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Re
   });
 }
 
-// When a program is loaded: its sites are registered, so that one compiled elsewhere is understood here.
+// When a program is loaded: registers its sites, so that programs compiled elsewhere work.
 ffi::ErrorOr<std::unique_ptr<LoadedSite>> RegisterSite(ffi::Dictionary attributes) {
   try {
     auto site = std::make_unique<LoadedSite>(ReadSite(attributes));

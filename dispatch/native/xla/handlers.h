@@ -1,5 +1,5 @@
-// XLA FFI handlers: where a compiled program on the CPU meets the publisher. No exception leaves them, and none of
-// them takes the Python lock. The device's thread calls them.
+// XLA FFI handlers: the calls of compiled CPU programs into the publisher. They throw no exception and take no Python
+// lock. The device's thread calls them.
 #pragma once
 
 #include <algorithm>
@@ -24,19 +24,19 @@ struct SiteAttributes {
 // Throws std::invalid_argument if one is missing.
 SiteAttributes ReadSite(const xla::ffi::Dictionary &attributes);
 
-// What a loaded program keeps of a site of its own. While it lives, the site is retained.
+// A site of a loaded program. Retains the site while it lives.
 struct LoadedSite {
   static xla::ffi::TypeId id;
 
   uint64_t site;
   int64_t traits;
   Kind kind;
-  uint16_t flags;    // of its records
-  uint32_t devices;  // how many devices come to it, where that matters
-  uint32_t ahead;    // how many effects have come since the program has written the token that the call is given
-  uint32_t together; // how many devices go on from it together; 0: each by itself
+  uint16_t flags;    // of the records
+  uint32_t devices;  // the number of devices that reach the call, if that matters
+  uint32_t ahead;    // the number of effects since the program last wrote the token
+  uint32_t together; // the number of devices that continue together from the call; 0: each by itself
   bool fail_as_one;  // as for Together
-  size_t operands;   // how many of the call's operands are its record's, if the call publishes others, too
+  size_t operands;   // the number of its record's operands, if the call publishes several records
   std::vector<std::unique_ptr<LoadedSite>> others;
   std::shared_ptr<Filter> filter;
 
@@ -46,10 +46,10 @@ struct LoadedSite {
 
   bool has(RecordTrait trait) const { return (traits & trait) != 0; }
   bool ordered() const { return kind == Kind::kOrdered; }
-  // Its records have one value from all devices, each of which has shards of it.
+  // True if its records have one value, sharded over all devices.
   bool has_whole_values() const { return has(kRecordHasShards) && has(kRecordIsReplicated); }
 
-  // A device has come to an effect. Where there is a mask, the first of the operands, there is none if no lane has it.
+  // A device has reached an effect. With a mask, the first operand, there is no effect if no lane has it.
   Decision shows(int32_t device, const Token &token, const Span *operands) const {
     if (has(kRecordHasMask)) {
       const auto *lanes = static_cast<const uint8_t *>(operands[0].data);
@@ -76,13 +76,13 @@ struct LoadedSite {
   }
 };
 
-// The type of a LoadedSite; XLA wants to know it before the handlers.
+// The type of a LoadedSite; XLA needs it registered before the handlers.
 void *LoadedSiteTypeId();
 void *LoadedSiteTypeInfo();
 
 const std::vector<Handler> &handlers();
 
-// The stage of handlers with a site of their own that makes a LoadedSite.
+// The stage that makes a LoadedSite, for handlers with a site.
 void *LoadSiteHandler();
 
 // The handlers of a region: for the table in handlers.cc.

@@ -54,7 +54,7 @@ void HostFailures::note(const Span *token, const Said &said, const char *why) no
       const Token lost = LoadToken(*token).token;
       program = {ThreadOf(lost), lost.epoch};
     }
-  } catch (const std::exception &) { // it is none, as `why` says
+  } catch (const std::exception &) { // the body's error, which `why` reports
   }
   const bool is_known = has_failed(program);
   try {
@@ -63,15 +63,15 @@ void HostFailures::note(const Span *token, const Said &said, const char *why) no
       failures_.push_back({program.thread, program.epoch, std::string(said.before) + why + said.behind});
     if (!is_known && program.thread != kPlainThread) failed_.push_back(program);
     if (failed_.size() > kMost) failed_.pop_front();
-  } catch (const std::exception &) { // there is no memory to say it
+  } catch (const std::exception &) { // no memory to report it
   }
-  // Only now: the program ends by this, and whoever waits for it asks what has failed.
+  // Last: this ends the program, and whoever waits for it then looks for the failure.
   try {
     if (program.thread != kPlainThread) {
       FailProgram(program, why);
     }
     wake_up().wake_now();
-  } catch (const std::exception &) { // nor to end it
+  } catch (const std::exception &) { // no memory to end the program
   }
 }
 

@@ -1,5 +1,5 @@
-// What goes wrong in host functions, whose stream and program go on: XLA takes no error from there. The drain takes
-// it, and raises it for the program.
+// Failures of host functions of a GPU's stream. XLA takes no error from them, so stream and program continue. The drain
+// takes the failure and raises it for the program.
 //
 // Any thread may call everything here.
 #pragma once
@@ -17,14 +17,14 @@
 
 namespace effects {
 
-// The text around the reason.
+// The message, with the reason.
 struct Said {
   const char *before, *behind;
 };
 inline constexpr Said kEffectLost{"An effect could not be published when its values had been copied from the device: ",
                                   " It is lost, and so are those after it in its program."};
 
-// Of the program with this number; of no known program if the thread is `kPlainThread`.
+// Of the program with this number; of an unknown program if the thread is `kPlainThread`.
 struct HostFailure {
   uint32_t thread, epoch;
   std::string text;
@@ -32,8 +32,8 @@ struct HostFailure {
 
 class HostFailures {
 public:
-  // Runs `body`, which publishes. If it throws, its program fails: nothing more of its order is waited for. `token`:
-  // the program's; null: it has none. Returns whether it did not throw.
+  // Runs `body`, which publishes. If it throws, its program fails, so that the order does not wait for it. `token`: the
+  // program's, or null. Returns true if it did not throw.
   template <typename Body>
   bool run(const Span *token, const Said &said, Body &&body) noexcept {
     try {
@@ -44,30 +44,30 @@ public:
       return false;
     }
   }
-  // Something to say that fails nothing.
+  // A warning.
   void warn(std::string text);
   std::vector<std::string> take_warnings();
-  // Whether there is something to take, or somebody who has taken it is not done with it.
+  // True if there are failures to take, or failures taken but not yet recorded.
   bool any();
-  // Whether this program has failed, and what it started is forgotten.
+  // True if this program has failed; its operations are then forgotten.
   bool has_failed(const Program &program);
-  // What has come since the last call, of each program the first. Who takes it says when it is `taken`: the failures
-  // can be found elsewhere then. One thread at a time.
+  // The failures since the last call, one per program, the first. The caller then calls `taken` once it has recorded
+  // them. One thread at a time.
   std::vector<HostFailure> take();
   void taken();
 
 private:
   void note(const Span *token, const Said &said, const char *why) noexcept;
 
-  static constexpr size_t kMost = 100; // that are kept until they are taken, and programs that are remembered
+  static constexpr size_t kMost = 100; // the most failures kept until they are taken, and programs remembered
   std::mutex mutex_;                   // guards all below
   std::vector<HostFailure> failures_;
   std::vector<std::string> warnings_;
   bool is_being_taken_ = false;
-  std::deque<Program> failed_; // programs that were noted, which go on: each of their devices may fail
+  std::deque<Program> failed_; // failed programs, which continue: each of their devices may fail
 };
 
-// The process's own.
+// The instance of the process.
 HostFailures &host_failures();
 
 } // namespace effects

@@ -18,7 +18,7 @@ std::vector<Out> OutsOf(ffi::RemainingRets rets) {
 }
 
 Replies::Continuation Waiting::operator()(const Answer &answer) const {
-  // A copy of the promise: what follows runs the rest of the program, which may free us.
+  // A copy of the promise: fulfilling it runs the rest of the program, which may free `this`.
   return [promise = promise_, error = CopyResults(answer, outs_)](const std::string &failed) mutable {
     const std::string &why = error.empty() ? failed : error;
     why.empty() ? promise.SetAvailable() : promise.SetError(ffi::Error::Internal(why));

@@ -1,4 +1,4 @@
-// The buffers of a call, and the answer that it waits for.
+// The buffers of a call, and its awaited results.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace effects {
 
-// Buffers from `first` on, as spans. Throws if one is none. Inline: every record has its operands read so.
+// Buffers from `first` on, as spans. Throws if one is not a buffer. Inline: called for every record.
 class Spans {
 public:
   Spans(xla::ffi::RemainingArgs args, size_t first) {
@@ -44,13 +44,12 @@ inline void StoreToken(xla::ffi::RemainingRets rets, size_t at, const DeviceToke
   StoreToken(token, rets.get<xla::ffi::AnyBuffer>(at).value()->untyped_data());
 }
 
-// All that a call returns but the last, which is its token and no result. Throws if one is no buffer.
+// The results of a call, without the last buffer, which is its token. Throws if one is not a buffer.
 std::vector<Out> OutsOf(xla::ffi::RemainingRets rets);
-// Puts the results where they go. Returns what is wrong, if anything is.
+// Copies the results to their buffers. Returns an error text, or an empty one.
 std::string CopyResults(const Answer &answer, const std::vector<Out> &outs);
 
-// Where results go, and the promise that they will be there. The answer's thread calls it; no
-// thread waits meanwhile.
+// The buffers for results, and the promise to fill them. Called by the answering thread; no thread waits meanwhile.
 class Waiting {
 public:
   explicit Waiting(xla::ffi::RemainingRets rets) : outs_(OutsOf(rets)) {}
@@ -63,7 +62,7 @@ private:
   xla::ffi::Promise promise_;
 };
 
-// Runs the body of a handler; what it throws is the handler's error. A template, since handlers are many and small.
+// Runs the body of a handler; an exception is the handler's error. A template, since handlers are many and small.
 template <typename Body>
 xla::ffi::Error Guard(Body &&body) {
   try {

@@ -1,5 +1,5 @@
-// How the handlers that enter and leave regions are bound to their attributes, on every platform. What a platform adds
-// comes behind the `Device`, which gives its number.
+// The bindings of the handlers that enter and leave regions, for every platform. A platform's own arguments come after
+// `Device`, which gives the device's number.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The handlers with which devices begin and end to count for themselves, and skip numbers.
+// The handlers by which devices enter and leave regions, and skip indices.
 #include <vector>
 
 #include "bodies.h"
@@ -12,7 +12,7 @@ namespace ffi = xla::ffi;
 
 namespace {
 
-// (*tokens) -> (*tokens): see PublishEntrance(). If the program has them `counted`, they are given back as they came.
+// (*tokens) -> (*tokens): see PublishEntrance(). If the program counts (`counted`), tokens are returned unchanged.
 ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool counted, int32_t device,
                  ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
@@ -23,8 +23,8 @@ ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool 
   });
 }
 
-// (*tokens, *tokens at the entry) -> (*tokens): see PublishExit(). If they are `counted`, those at the entry are given
-// back as they came.
+// (*tokens, *tokens at the entry) -> (*tokens): see PublishExit(). If `counted`, the tokens at the entry are returned
+// unchanged.
 ffi::Error Leave(int64_t ordered, bool counted, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
     Spans spans(args, 0);
@@ -34,7 +34,7 @@ ffi::Error Leave(int64_t ordered, bool counted, int32_t device, ffi::RemainingAr
   });
 }
 
-// (token) -> (token): see PublishSkip(). If the program has it `counted`, it is given back as it came.
+// (token) -> (token): see PublishSkip(). If `counted`, the token is returned unchanged.
 ffi::Error Skip(int64_t count, bool counted, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
     const DeviceToken next = PublishSkip(static_cast<uint32_t>(count), Spans(args, 0)[0], device);

@@ -1,4 +1,4 @@
-// The process's one drain and what belongs to it, and what handlers and Python both do with it.
+// The process's one drain with its parts, and the operations shared by handlers and Python.
 #pragma once
 
 #include <cstddef>
@@ -24,30 +24,30 @@ Progress &progress();
 Sites &sites();
 Replies &replies();
 
-// Publishes an effect of a program that JAX dispatches, as an epoch of its own in the plain stream. The host does not
-// say which output it goes to, so that Python formats its text.
+// Publishes an effect of a program that JAX dispatches, as an epoch of its own in the plain stream. No output is known
+// for it, so Python formats its text.
 void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags = 0,
                   uint32_t reply = 0);
 
-// The program whose tokens these are has published all it will. `devices`: how many run it; 0: this one.
+// The program of these tokens will publish no more. `devices`: the number that run it; 0: this one only.
 void PublishClose(const Span &tokens, const Token &first, int32_t device, uint32_t devices);
 
-// When the process ends nothing is answered any more: fails the reply of this number then.
+// Fails the reply of this number if the process is ending: then nothing is answered any more.
 bool FailIfStopped(uint32_t reply);
 
-// Why what waits fails when another device of its program has, if that is all that is known.
+// The error of a waiting device when another device of its program has failed, if the cause is unknown.
 inline constexpr char kProgramFailed[] = "Another device of the program has failed.";
 
-// The program fails: nothing more of its order is waited for, and what extensions have of it fails too.
+// Fails a program: the order does not wait for it any more, and extensions fail their parts of it.
 void FailProgram(const Program &program, const std::string &why);
-// What extensions do besides. They add it when the module is loaded.
+// The extensions' hooks, added when the module is loaded.
 struct Listeners {
   std::vector<std::function<void(const Program &program, const std::string &why)>> when_program_fails;
   std::vector<std::function<void()>> when_stopped;
 };
 Listeners &listeners();
 
-// A stage of a handler, as XLA is told of it.
+// A stage of a handler, as registered with XLA.
 struct Handler {
   const char *target;
   const char *stage;

@@ -18,9 +18,9 @@
 //                                     .Arg<ffi::Buffer<ffi::F32>>()
 //                                     .Ret<ffi::Buffer<ffi::F32>>());
 //
-// Nothing has to be linked: the library hands its functions over with the call. On NVIDIA's GPUs what a handler
-// publishes is shown when the device has come to the call, behind the work that the handler has put into the stream. On
-// other GPUs it has no place in the order.
+// There is nothing to link: the library passes its functions with the call. On NVIDIA's GPUs a handler's records are
+// shown when the device has reached the call, after the work that the handler has launched. On other GPUs they are
+// unordered.
 #pragma once
 
 #include <cstddef>
@@ -40,7 +40,7 @@
 
 namespace token_effects {
 
-// What the library hands over, in front of XLA's own extensions of the API struct.
+// The library's functions, a first extension of XLA's API struct.
 struct Functions {
   static constexpr uint32_t kType = 0x70EFFEC7;
 
@@ -48,15 +48,15 @@ struct Functions {
   uint32_t type; // kType
   const void *next;
 
-  // Publishes a record at the place of the call that runs in this thread. Null, or what is wrong.
+  // Publishes a record at the place of the call that runs in this thread. Returns null or an error text.
   const char *(*publish)(int32_t level, const char *text, size_t size);
 };
 
-// The level of a record that is a line, and Python's of those that are events.
+// The level of a printed line; events have Python's levels.
 constexpr int32_t kLine = -1;
 enum Level : int32_t { kDebug = 10, kInfo = 20, kWarning = 30, kError = 40, kCritical = 50 };
 
-// A field of an event: a name, and a number, a text or a truth value.
+// A field of an event: a name, and a number, a text or a boolean.
 class Field {
 public:
   template <typename T>
@@ -107,20 +107,20 @@ private:
       text.precision(std::numeric_limits<T>::max_digits10);
       text << value;
       json_ += text.str();
-      // Python reads a number without one of these as a whole one.
+      // Without one of these, Python would read the number as an integer.
       if (text.str().find_first_of(".e") == std::string::npos) json_ += ".0";
     }
   }
   std::string json_;
 };
 
-// The call that a handler serves. It is good until the handler returns, in the thread that runs it. What it publishes
-// comes at the place of the call in the program, before all that comes after it.
+// The call that a handler serves, valid in the handler's thread until the handler returns. Its records have the call's
+// place in the program, before all later effects.
 class Call {
 public:
   explicit Call(const Functions *functions) : functions_(functions) {}
 
-  // Prints a line made of these.
+  // Prints a line that consists of these parts.
   template <typename... Parts>
   void Print(const Parts &...parts) const {
     std::ostringstream line;
@@ -147,7 +147,7 @@ private:
   const Functions *functions_;
 };
 
-// An error of three sentences: what happened, which rule it broke, and what to do.
+// An error of three sentences: the event, the rule that it broke, and the remedy.
 inline xla::ffi::Error Error(xla::ffi::ErrorCode code, std::string_view happened, std::string_view rule,
                              std::string_view remedy) {
   std::string text;
@@ -159,7 +159,7 @@ inline xla::ffi::Error Error(xla::ffi::ErrorCode code, std::string_view happened
   return xla::ffi::Error(code, std::move(text));
 }
 
-// An attribute of the call, or an error that says what there is instead.
+// An attribute of the call, or an error that shows the call's attributes.
 template <typename T>
 xla::ffi::ErrorOr<T> Attribute(const xla::ffi::Dictionary &attributes, std::string_view name) {
   if (auto value = attributes.get<T>(name); value.has_value()) return *value;

@@ -1,5 +1,4 @@
-// How the handlers that keep values of asynchronous operations and take them are bound to their attributes, on every
-// platform: see region_bindings.h.
+// The bindings of the handlers of asynchronous operations, for every platform: see region_bindings.h.
 #pragma once
 
 #include <string_view>

@@ -19,11 +19,11 @@ uint32_t BeginHostRun(const LoadedSite &site, int32_t device, const DeviceToken 
   std::vector<Span> spans(operands, operands + count);
   spans.push_back({&number, sizeof number});
   const auto flags = static_cast<uint16_t>(site.flags | kAwaited);
-  if (ThreadOf(token.token) == kPlainThread) // each has an epoch of its own
+  if (ThreadOf(token.token) == kPlainThread) // each effect has an epoch
     PublishPlain(site.site, /*ordered=*/false, device, spans.data(), spans.size(), flags);
   else
     publisher().publish(Kind::kUnordered, site.site, token.token, device, spans.data(), spans.size(), flags);
-  // Now, and not with the next batch.
+  // Delivered now, not with the next batch.
   wake_up().set_offer_urgent();
   wake_up().wake_now();
   return number;

@@ -1,4 +1,4 @@
-// The handlers that start asynchronous operations and end them.
+// The handlers that start and end asynchronous operations.
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -17,7 +17,7 @@ namespace ffi = xla::ffi;
 
 namespace {
 
-// Returns a ticket for each lane, and nothing else: the token goes on as it is.
+// Returns a ticket for each lane; the token is returned unchanged.
 void ReturnTickets(uint32_t number, const DeviceToken &token, ffi::RemainingRets rets) {
   auto tickets = rets.get<ffi::AnyBuffer>(0).value();
   StoreTickets(static_cast<float *>(tickets->untyped_data()), tickets->element_count() / kTicketLength, number);
@@ -33,8 +33,8 @@ ffi::Error Begin(LoadedSite *site, ffi::Dictionary, int32_t device, ffi::Remaini
   });
 }
 
-// (token, *values) -> (tickets, token): keeps the values until the operation is done, with `by_lane` for each lane. If
-// it is `optional`, it need not be.
+// (token, *values) -> (tickets, token): keeps the values until the operation is done; `by_lane`: per lane. `optional`:
+// it may never be done.
 ffi::Error Keep(bool by_lane, bool optional, std::string_view name, int32_t device, ffi::RemainingArgs args,
                 ffi::RemainingRets rets) {
   return Guard([&] {
@@ -45,8 +45,8 @@ ffi::Error Keep(bool by_lane, bool optional, std::string_view name, int32_t devi
   });
 }
 
-// (token, rank, group, *values) -> (tickets, token): sends parts to other devices. `to` has the receiver of each rank,
-// or -1, and `from` the sender; if they are empty, each value has a part for each rank.
+// (token, rank, group, *values) -> (tickets, token): sends parts to other devices. `to` has each rank's receiver, or
+// -1, and `from` its sender; if both are empty, each value has a part for each rank.
 ffi::Error Post(int64_t call, ffi::Span<const int64_t> to, ffi::Span<const int64_t> from, int64_t size, bool optional,
                 std::string_view name, int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard([&] {
@@ -83,7 +83,7 @@ ffi::Future Take(bool by_lane, std::string_view where, int32_t device, ffi::Rema
     Spans all(args, 0);
     const DeviceToken token = LoadToken(all[0]);
     StoreToken(rets, rets.size() - 1, token);
-    // One more than there are lanes: this thread may end the last, and there may be none.
+    // One more than there are lanes: this thread may end the last lane, and there may be no lanes.
     ffi::CountDownPromise promise(static_cast<int64_t>(LanesOf(all[1].size, by_lane)) + 1);
     ffi::Future future(promise);
     TakeResults(device, token.token, all[1], by_lane, where, OutsOf(rets), [promise](const std::string &error) mutable {

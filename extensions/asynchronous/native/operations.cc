@@ -101,8 +101,8 @@ uint32_t Operations::post(const Program &program, int32_t device, const Exchange
     operation.optional = optional;
     number = add(program, device, std::move(operation));
   }
-  // In a thread of its own: to fulfil a promise runs the rest of the program that waits for it, inline, and that
-  // program may wait for this device next.
+  // In a thread of its own: fulfilling a promise runs the waiting program's rest inline, and that may wait for this
+  // device.
   for (Inbox &inbox : complete) {
     auto shared = std::make_shared<Inbox>(std::move(inbox));
     threads_.run([this, shared] { deliver(std::move(*shared)); });
@@ -111,7 +111,7 @@ uint32_t Operations::post(const Program &program, int32_t device, const Exchange
 }
 
 void Operations::deliver(Inbox inbox) {
-  // Each sender's part has the same size: they lie one behind the other.
+  // All senders' parts have one size and are consecutive.
   std::string error;
   const size_t count = inbox.senders.size();
   for (size_t at = 0; at < inbox.outs.size(); ++at) {
@@ -155,7 +155,7 @@ void Operations::take(const Program &program, int32_t device, uint32_t number, u
       }
       of->second.open.erase(it);
     } else {
-      // With the lock held: other lanes, which are done by the same thread, are all that could share the values.
+      // With the lock held: only other lanes could share the values, and the same thread ends those.
       error = operation.give(lane, outs);
       if (--operation.lanes_left == 0) {
         ended = std::move(operation);
@@ -174,8 +174,8 @@ void Operations::fail(const Program &program, const std::string &why) {
   {
     std::lock_guard lock(mutex_);
     const auto it = programs_.find(program);
-    if (it == programs_.end() || program.thread == kPlainThread) return; // plain ones are not one program's
-    if (it->second.failed.empty()) it->second.failed = why;              // what comes later follows from it
+    if (it == programs_.end() || program.thread == kPlainThread) return; // plain operations are not one program's
+    if (it->second.failed.empty()) it->second.failed = why;              // later failures follow from it
     inboxes.swap(it->second.inboxes);
   }
   for (auto &[key, inbox] : inboxes)

@@ -1,11 +1,11 @@
-// Asynchronous operations that programs have started and not yet done: what they keep between the two.
+// Asynchronous operations in flight, and the values that they keep between start and done.
 //
-// An operation is known by its program, its device and a number, which begins at 1 and counts the device's operations
-// of the program. All devices of a program that take the same way count the same. What is in flight lies here and in no
-// buffer of XLA's, so that XLA has nothing to free, to copy or to alias.
+// An operation is identified by its program, its device and a number, which counts the device's operations of the
+// program from 1. Devices that take the same branches count equally. Values in flight are kept here and in no buffer of
+// XLA's, so XLA has nothing to free, to copy or to alias.
 //
-// Any thread may call everything here. What waits is notified with no lock held and in a thread of its own, since it
-// runs the rest of its program.
+// Any thread may call everything here. Waiters are notified without a lock and in a thread of their own, since they run
+// the rest of their program.
 #pragma once
 
 #include <atomic>
@@ -28,75 +28,74 @@
 
 namespace effects {
 
-// A block and how much of it counts.
+// A block and its used size.
 struct Bytes {
   explicit Bytes(const Span &span);
   Block block;
   size_t size;
 };
 
-// What devices send each other: `rank` is the sender's place in its group.
+// A collective. `rank`: the device's index in its group.
 struct Exchange {
-  int64_t call;   // which collective of the program it is
-  uint32_t group; // those in one group exchange something
+  int64_t call;   // the number of the collective in the program
+  uint32_t group; // devices of one group exchange values
   uint32_t rank;
-  std::vector<std::pair<uint32_t, std::vector<Span>>> sent; // to each of these ranks, of each value a part
-  std::vector<uint32_t> senders;                            // from each of these ranks come parts, in this order
+  std::vector<std::pair<uint32_t, std::vector<Span>>> sent; // by receiver's rank: a part of each value
+  std::vector<uint32_t> senders;                            // the senders' ranks, in the order of the results
 };
 
 class Operations {
 public:
-  // Called once, when the results are where they go, or with why there are none.
+  // Called once, when the results have been copied, or with an error.
   using Done = std::function<void(const std::string &error)>;
 
-  // Begins an operation of this program on this device, of which nothing is kept here. Returns its number.
+  // Begins an operation of this program on this device that keeps no values. Returns its number.
   uint32_t start(const Program &program, int32_t device);
 
-  // As start(), and keeps values until they are taken, for each of so many lanes by itself. `optional`: it need not be
-  // done.
+  // As start(), and keeps values until they are taken, per lane if there are `lanes`. `optional`: it may never be done.
   uint32_t keep(const Program &program, int32_t device, const Span *values, size_t count, uint32_t lanes,
                 bool optional = false);
 
   // As start(), and sends its parts to the other devices. Each must come here the same number of times.
   uint32_t post(const Program &program, int32_t device, const Exchange &exchange, bool optional = false);
 
-  // Ends an operation, or with lanes one lane of it: its results go to `outs`. Calls `done`, later perhaps, and in
-  // another thread then. `where`: the line of the user's that does so.
+  // Ends an operation, or one lane of it: copies its results to `outs`. Calls `done`, perhaps later and in another
+  // thread. `where`: the user's line of the done.
   void take(const Program &program, int32_t device, uint32_t number, uint32_t lane, std::vector<Out> outs, Done done,
             std::string_view where = "a line that is not known");
 
-  // How many operations the program has begun on the device that has begun the most; nothing if it has failed or ended.
+  // The most operations that a device has begun of the program; nothing if it has failed or ended.
   std::optional<uint32_t> started(const Program &program);
 
-  // The program fails: so does what waits, and what comes to wait.
+  // Fails the program: its waiters get an error, present and later ones.
   void fail(const Program &program, const std::string &why);
-  // The program has ended: forgets its operations. Returns how many were not done; nothing if it has failed.
+  // The program has ended: forgets its operations. Returns the number that were not done; nothing if it has failed.
   std::optional<size_t> end(const Program &program);
-  // Whether there is anything to forget of any program.
+  // True if there is anything to forget.
   bool any() const { return any_.load(std::memory_order_relaxed) != 0; }
 
 private:
-  // What came to one device in an exchange.
+  // The inbox of one device in a collective.
   struct Inbox {
-    std::map<uint32_t, std::vector<Bytes>> parts; // by the sender's rank, of each value one
-    std::vector<uint32_t> senders;                // that are waited for
+    std::map<uint32_t, std::vector<Bytes>> parts; // by the sender's rank: a part of each value
+    std::vector<uint32_t> senders;                // the awaited senders
     std::vector<Out> outs;
-    Done done; // empty: nothing waits
+    Done done; // empty: there is no waiter
     bool is_complete() const;
   };
-  using InboxKey = std::tuple<int64_t, uint32_t, uint32_t, uint32_t>; // call, which time, group, receiver's rank
+  using InboxKey = std::tuple<int64_t, uint32_t, uint32_t, uint32_t>; // call, count, group, receiver's rank
 
   struct Operation {
     std::vector<Bytes> values;
     uint32_t lanes = 1, lanes_left = 1;
     bool optional = false;
-    std::string give(uint32_t lane, const std::vector<Out> &outs) const; // what was wrong
-    std::optional<InboxKey> inbox;                                       // of an exchange
+    std::string give(uint32_t lane, const std::vector<Out> &outs) const; // returns an error text
+    std::optional<InboxKey> inbox;                                       // of a collective
     std::vector<uint32_t> senders;
   };
   struct OfProgram {
-    std::map<int32_t, uint32_t> started;                       // by device: how many
-    std::map<std::pair<int32_t, int64_t>, uint32_t> exchanged; // by device and call: how often
+    std::map<int32_t, uint32_t> started;                       // by device: the number
+    std::map<std::pair<int32_t, int64_t>, uint32_t> exchanged; // by device and call: the count
     std::map<std::pair<int32_t, uint32_t>, Operation> open;    // by device and number
     std::map<InboxKey, Inbox> inboxes;
     std::string failed; // why
@@ -105,12 +104,12 @@ private:
   void deliver(Inbox inbox);
 
   Threads threads_;
-  std::atomic<size_t> any_{0}; // how many programs are in the map
+  std::atomic<size_t> any_{0}; // the number of programs in the map
   std::mutex mutex_;           // guards all below
   std::map<Program, OfProgram> programs_;
 };
 
-// The process's own.
+// The instance of the process.
 Operations &operations();
 
 } // namespace effects

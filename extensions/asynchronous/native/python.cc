@@ -26,7 +26,7 @@ static const Extension asynchronous([](nb::module_ &m) {
     const std::optional<uint32_t> started = operations().started({thread, epoch});
     return started ? nb::cast(*started) : nb::none();
   });
-  // Of a program that has ended. Returns how many were not done; None if it has failed.
+  // Forgets an ended program. Returns the number of operations that were not done; None if it has failed.
   m.def("end_operations", [](uint32_t thread, uint32_t epoch) -> nb::object {
     std::optional<size_t> not_done;
     {

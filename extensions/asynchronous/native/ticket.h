@@ -1,5 +1,5 @@
-// A future's only array is its ticket. Two floats hold the operation's number, and a third which of its lanes it is
-// for: floats, since the derivative by an integer would vanish. Zeros are a future of zeros.
+// A future's only array is its ticket. Two floats hold the operation's number, and a third its lane: floats, since
+// integers have no cotangents. Zeros are a future of zeros.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 namespace effects {
 
 inline constexpr size_t kTicketLength = 3;
-// All floats hold their part exactly.
+// Each float represents its part exactly.
 inline constexpr uint32_t kTicketShift = 12;
 
-// A ticket for each of so many lanes. Loops may take them apart, and put tickets of their own together.
+// A ticket for each of `lanes` lanes. Loops may split and stack tickets.
 inline void StoreTickets(float *at, size_t lanes, uint32_t number) {
   for (size_t lane = 0; lane < lanes; ++lane) {
     *at++ = static_cast<float>(number >> kTicketShift);

@@ -11,13 +11,13 @@ namespace {
 
 using std::chrono::microseconds;
 
-// How long the thread pauses between two looks: not at all at first, then longer and longer, since a program may
-// compute for long before its first record.
+// The pause between two polls: none at first, then longer and longer, since a program may compute for long before its
+// first record.
 constexpr int kLooksWithoutPause = 200;
 constexpr microseconds kLongestPause{200};
-// How long nothing may come before the thread asks whether a stream has failed, which nothing else tells it.
+// The time without arrivals after which the thread polls the streams for failures, of which there is no other sign.
 constexpr microseconds kPatience{100000};
-// How long the end of the process waits for what is being published.
+// How long the end of the process waits for a record that is being published.
 constexpr std::chrono::seconds kLongestWait{5};
 
 } // namespace
@@ -38,7 +38,7 @@ void Arrivals::add(const Driver &driver, Stream stream, Arrival &arrival) {
 void Arrivals::stop() {
   std::unique_lock lock(mutex_);
   stopped_.store(true, std::memory_order_relaxed);
-  std::vector<Arrival> dropped; // destroyed with no lock held: calls among them are answered then
+  std::vector<Arrival> dropped; // destroyed with no lock held: which answers their calls
   for (auto &[stream, arrivals] : waiting_)
     for (Arrival &arrival : arrivals) {
       arrival.slot.abandon();
@@ -54,11 +54,11 @@ bool Arrivals::any() const {
   return std::any_of(waiting_.begin(), waiting_.end(), [](const auto &each) { return !each.second.empty(); });
 }
 
-// A program may have several streams, of which one waits for another. With one look at each stream:
-//   1. The thread looks at stream A: nothing has come.
-//   2. A's record comes, and then B's, which waited for it.
-//   3. The thread looks at B, and publishes its record ahead of A's: the program's end, perhaps.
-// So it looks again, for what was launched before the newest that it has found, until it finds nothing.
+// A program may have several streams, one waiting for another. With one look at each stream:
+//   1. The thread looks at stream A: no arrival.
+//   2. A's record arrives, and then B's, which waited for it.
+//   3. The thread looks at B, and publishes B's record before A's: the program's end, perhaps.
+// So it looks again for launches before the newest arrival, until it finds none.
 std::vector<Arrival> Arrivals::take_come() {
   std::vector<Arrival> come;
   uint64_t newest = ~uint64_t{0};
@@ -94,7 +94,7 @@ void Arrivals::drop_failed() {
     try {
       const InContextOf context(*driver, stream);
       CheckStream(*driver, stream);
-    } catch (const DriverError &) { // a device that has failed may fail at the context already
+    } catch (const DriverError &) { // a failed device may already fail at the context
       has_failed = true;
     }
     if (!has_failed) continue;
@@ -123,7 +123,7 @@ void Arrivals::run() {
     if (!come.empty()) {
       for (Arrival &arrival : come) {
         arrival.publish(arrival.copies.data(), arrival.copies.size());
-        arrival = {}; // a launch that waits for room goes on
+        arrival = {}; // frees its slot: a launch that waits for room continues
       }
       looks = 0;
       last = Clock::now();

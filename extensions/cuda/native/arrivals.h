@@ -1,5 +1,5 @@
-// Launches by the kernel (kernel.h) that streams have not come to yet. A thread of the host's looks at their flags, and
-// publishes what has come, in the order of the launches. No stream stands still meanwhile.
+// Launches of the kernel (kernel.h) that streams have not reached. A host thread polls their flags, and publishes
+// arrivals in launch order. No stream stalls meanwhile.
 #pragma once
 
 #include <atomic>
@@ -19,34 +19,34 @@
 
 namespace effects::cuda {
 
-// One launch. The slot begins with the flag, which the kernel sets when the copies behind it are there.
+// One launch. The slot begins with the flag, which the kernel sets when its copies are done.
 struct Arrival {
   Slot slot;
   std::vector<Span> copies;
   std::function<void(Span *operands, size_t count)> publish;
-  uint64_t number = 0; // of the launch, of all streams'
+  uint64_t number = 0; // of the launch, over all streams
 
   bool has_come() const {
-    // Acquire: what the kernel has written before the flag is seen.
+    // Acquire: the kernel's writes before the flag are visible.
     return reinterpret_cast<const std::atomic<uint32_t> *>(slot.data())->load(std::memory_order_acquire) != 0;
   }
 };
 
 class Arrivals {
 public:
-  // The thread that launches, when the kernel is in the stream. Takes the arrival, unless it throws: if the process
-  // ends nothing comes any more.
+  // The launching thread, after it has launched the kernel. Takes the arrival unless it throws: if the process is
+  // ending, there are no more arrivals.
   void add(const Driver &driver, Stream stream, Arrival &arrival);
 
-  // A thread that holds no lock, when the process ends: from now on no flag is looked at, whose memory the driver is
-  // about to free. What is being published is waited for, though not for long.
+  // A thread without locks, when the process ends: stops polling flags, whose memory the driver is about to free. Waits
+  // for a record that is being published, though not for long.
   void stop();
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
 private:
   void run();
-  std::vector<Arrival> take_come(); // with the lock held
-  bool any() const;                 // as well
+  std::vector<Arrival> take_come(); // with mutex_ held
+  bool any() const;                 // with mutex_ held
   void drop_failed();
 
   std::mutex mutex_; // guards all below
@@ -58,7 +58,7 @@ private:
   std::atomic<bool> stopped_{false}; // written under the lock
 };
 
-// The process's own.
+// The instance of the process.
 Arrivals &arrivals();
 
 } // namespace effects::cuda

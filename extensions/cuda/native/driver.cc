@@ -13,14 +13,14 @@ namespace {
 
 constexpr char kLibrary[] = "libcuda.so.1";
 
-// What was looked for, and found.
+// The driver that was found.
 struct Found {
   Driver driver;
   DriverStatus status;
 };
 
-std::mutex mutex; // taken to look
-// All that were. Never destroyed: streams' host functions may outlive the static objects of this library.
+std::mutex mutex; // held while looking
+// All found drivers. Never destroyed: streams' host functions may outlive the static objects of this library.
 auto &all = *new std::vector<std::unique_ptr<const Found>>;
 std::atomic<const Found *> found{nullptr};
 
@@ -129,7 +129,7 @@ InContextOf::InContextOf(const Driver &driver, Stream stream) : driver_(driver) 
 
 InContextOf::~InContextOf() {
   Context context = nullptr;
-  driver_.pop_context.function(&context); // it fails only if somebody else has taken it away
+  driver_.pop_context.function(&context); // it fails only if the context has been popped by others
 }
 
 } // namespace effects::cuda

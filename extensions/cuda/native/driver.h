@@ -1,5 +1,5 @@
-// NVIDIA's driver, found when it is first needed. What little of its interface is used is declared here, so that
-// building needs nothing of NVIDIA's.
+// NVIDIA's driver, loaded when it is first needed. The used part of its interface is declared here, so that building
+// needs nothing of NVIDIA's.
 //
 // Any thread may call everything here.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace effects::cuda {
 
-// As the driver has them: CUresult, CUstream, CUcontext, CUdeviceptr, CUmodule, CUfunction and CUhostFn.
+// The driver's CUresult, CUstream, CUcontext, CUdeviceptr, CUmodule, CUfunction and CUhostFn.
 using Result = int;
 using Stream = struct DriversStream *;
 using Context = struct DriversContext *;
@@ -22,14 +22,14 @@ using KernelFunction = struct DriversKernel *;
 using HostFunction = void (*)(void *);
 
 inline constexpr Result kSuccess = 0, kNotReady = 600;
-// Of pinned memory: for all devices; kernels reach it too, by the host's own addresses.
+// Flags of pinned memory: for all devices, and mapped for kernels at the host's addresses.
 inline constexpr unsigned kPortable = 1, kMapped = 2;
 
 struct DriverError : std::runtime_error {
   using runtime_error::runtime_error;
 };
 
-// A function of the driver's. Called, it throws DriverError, which names it and what went wrong.
+// A function of the driver. A failed call throws DriverError with the function's name and the error's.
 template <typename... Args>
 struct Function {
   const char *name;
@@ -65,31 +65,31 @@ void Function<Args...>::operator()(Args... args) const {
   if (const Result result = function(args...); result != kSuccess) throw DriverError(Describe(name, result));
 }
 
-// How often a thread that waits for what a stream comes to looks whether that has failed, which nothing else tells it.
+// The interval at which a thread that waits for a stream polls it for a failure, of which there is no other sign.
 constexpr std::chrono::milliseconds kLook{100};
-// Throws DriverError if it has.
+// Throws DriverError if the stream has failed.
 void CheckStream(const Driver &driver, Stream stream);
 
-// Which driver there is.
+// The driver that was found.
 struct DriverStatus {
   std::string library;
   int version = 0;      // 1000 * major + 10 * minor; 0: unknown
-  std::string why_none; // why it cannot be used; empty: it can
+  std::string why_none; // why it cannot be used; empty if it can
 };
 
 inline constexpr int kOldestVersion = 11000;
 
-// Null: there is none that can be used. The first call looks for it.
+// The driver; null if none can be used. The first call looks for it.
 const Driver *find_driver();
 // As find_driver(), but throws DriverError.
 const Driver &driver();
 DriverStatus driver_status();
 
-// For native tests, which are one program: from now on the driver is what `find` gives for the names of its functions.
+// For native tests: from now on the driver's functions are those that `find` returns for their names.
 void use_driver(const std::string &called, void *(*find)(const char *name));
 
-// While it lives, the context of a stream is the calling thread's. XLA has made it so where it calls handlers, but does
-// not promise that.
+// While it lives, a stream's context is current in the calling thread. XLA makes it current for handlers, but does not
+// promise that.
 class InContextOf {
 public:
   InContextOf(const Driver &driver, Stream stream);

@@ -1,4 +1,4 @@
-// What CUDA's handlers have in common: their errors, and what they put into the stream.
+// The common parts of CUDA's handlers: their errors, and their launches.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace effects::cuda {
 
-// Of a handler's arguments: the number that records have for the device.
+// The device's number in records, from a handler's arguments.
 struct DeviceNumber {};
 
 } // namespace effects::cuda
@@ -31,12 +31,12 @@ struct xla::ffi::CtxDecoding<effects::cuda::DeviceNumber> {
 
 namespace effects::cuda {
 
-// What an error of the driver's ends with.
+// The last sentence of a driver's error.
 inline constexpr char kRemedy[] =
     " Records are copied from the device by NVIDIA's driver. If an earlier kernel has failed, look at its error first: "
     "a device that has failed serves no more in this process.";
 
-// Runs what launches; what it throws is the handler's error. `what`: what could not be done, and where.
+// Runs a launch; an exception is the handler's error. `what`: the failed action and its place.
 template <typename Body>
 xla::ffi::Error Guard(std::string_view what, Body &&body) {
   try {
@@ -49,7 +49,7 @@ xla::ffi::Error Guard(std::string_view what, Body &&body) {
   }
 }
 
-// Has `publish` called by `launch` with copies of a call's operands, from `first` on.
+// Calls `launch` so that `publish` gets copies of a call's operands from `first` on.
 inline void LaunchAll(decltype(&Launch) launch, Stream stream, xla::ffi::RemainingArgs args, size_t first,
                       Publish publish) {
   const Driver &found = driver();
@@ -58,7 +58,7 @@ inline void LaunchAll(decltype(&Launch) launch, Stream stream, xla::ffi::Remaini
   launch(found, stream, buffers.data(), buffers.size(), std::move(publish));
 }
 
-// Publishes what belongs to the program of the first token.
+// Publishes for the program of the first token.
 template <typename Body>
 Publish InProgram(Body body) {
   return [body = std::move(body)](Span *operands, size_t count) {

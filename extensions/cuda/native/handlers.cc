@@ -28,7 +28,7 @@ constexpr char kNotCounted[] = "A program that was lowered for other platforms i
                                "write tokens into the host's "
                                "memory, where this platform has none. Lower or export it anew, for this platform too.";
 
-// The user's line, from a site's description: a list of file, line and function.
+// The user's line (file, line and function) from a site's description.
 std::string WhereOf(std::string_view description) {
   constexpr std::string_view kKey = "\"where\":[\"", kUnknown = "an unknown line";
   const size_t key = description.rfind(kKey);
@@ -50,7 +50,7 @@ ffi::Error Prepare(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets) {
     Spans buffers(args, 0);
     const InContextOf context(found, stream);
     PrepareLaunch(found, stream, buffers.data(), buffers.size());
-  } catch (const std::exception &) { // the launch fails at it too, and says at which line
+  } catch (const std::exception &) { // the launch fails too, with its line in the error
   }
   return ffi::Error::Success();
 }
@@ -76,7 +76,8 @@ ffi::Error Record(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Strea
   });
 }
 
-// Launches what publishes a call, waits for its answer and launches its results. `publish` is given the waiter.
+// Launches the publication of a call, waits for the answer, and launches the copies of the results. `publish` gets the
+// waiter.
 template <typename Body>
 ffi::Error AwaitCall(const LoadedCudaSite &loaded, Stream stream, ffi::RemainingArgs args, size_t first,
                      ffi::RemainingRets rets, Body publish) {
@@ -86,7 +87,7 @@ ffi::Error AwaitCall(const LoadedCudaSite &loaded, Stream stream, ffi::Remaining
     Spans buffers(args, first);
     const InContextOf context(found, stream);
     const auto answered = std::make_shared<Answered>(found, OutsOf(rets));
-    // The launch holds this, and then the waiter for the answer. When both are destroyed, no answer can come any more.
+    // Shared by the launch and the waiter. When both are destroyed, no answer can come any more.
     std::shared_ptr<Answered> asked(answered.get(), [answered](Answered *) { answered->give_up(); });
     Launch(found, stream, buffers.data(), buffers.size(),
            [asked = std::move(asked), publish](Span *operands, size_t count) {
@@ -116,7 +117,7 @@ ffi::Error Call(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream 
                    });
 }
 
-// (*tokens) -> token: the program has published all it will.
+// (*tokens) -> token: the program will publish no more.
 ffi::Error Close(int64_t devices, int32_t device, Stream stream, ffi::RemainingArgs tokens, ffi::RemainingRets) {
   return Guard(kNoEnd, [&] {
     LaunchAll(&Launch, stream, tokens, 0, InProgram([devices, device](const Span *operands, size_t count) {
@@ -125,7 +126,7 @@ ffi::Error Close(int64_t devices, int32_t device, Stream stream, ffi::RemainingA
   });
 }
 
-// (*tokens) -> (*tokens): see PublishEntrance(). The program gives them their numbers.
+// (*tokens) -> (*tokens): see PublishEntrance(). The program advances them.
 ffi::Error Enter(int64_t ordered, int64_t devices, bool apart, bool parts, bool, int32_t device, Stream stream,
                  ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard(kNoRegion, [&] {
@@ -156,10 +157,10 @@ ffi::Error Skip(int64_t count, bool, int32_t device, Stream stream, ffi::Remaini
   });
 }
 
-// (*tokens, *values) -> the values, in the same memory: they are there after what the tokens stand for.
+// (*tokens, *values) -> the values, aliased: they are available after the effects of the tokens.
 ffi::Error After(ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); }
 
-// (*operands) -> nothing, or with the runtime's own token in and out.
+// (*operands) -> nothing, or with an XLA token in and out.
 ffi::Error Plain(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream stream, ffi::RemainingArgs operands,
                  ffi::RemainingRets) {
   return Guard(loaded->not_recorded, [&] {
@@ -211,8 +212,9 @@ XLA_FFI_DEFINE_HANDLER(kPrepare, Prepare,
 XLA_FFI_DEFINE_HANDLER(kAfter, After, ffi::Ffi::Bind().RemainingArgs().RemainingRets(),
                        {ffi::Traits::kCmdBufferCompatible});
 
-// JAX tells its plugin of handlers before it tells it of types, at least up to version 0.10, and XLA refuses a handler
-// whose type it does not know. So when XLA asks what a handler is, one answers that has no type.
+// JAX's plugin registers handlers before their types, at least up to version 0.10, and XLA refuses a handler of an
+// unknown type. So XLA's query for a handler's metadata is answered by a handler without a type. This can go when all
+// supported plugins register types first, as `initialize` in jax_plugins/cuda/__init__.py of JAX's main branch does.
 template <XLA_FFI_Handler *const &load>
 XLA_FFI_Error *Load(XLA_FFI_CallFrame *frame) {
   return frame->extension_start != nullptr ? (*kAfter)(frame) : (*load)(frame);

@@ -1,11 +1,11 @@
-// XLA FFI handlers for programs on NVIDIA's GPUs. Each puts copies of its operands into the stream, and has published
-// from them what the handler of a CPU would publish (launch.h, xla/bodies.h). No stream is waited for, and the host
-// writes no token: the program counts by itself, and the call gives its token back as it came.
+// XLA FFI handlers for programs on NVIDIA's GPUs. Each launches copies of its operands, from which the records of the
+// CPU handler are published (launch.h, xla/bodies.h). No stream is waited for, and the host writes no token: the
+// program counts, and the call returns its token unchanged.
 //
-// XLA's launching threads call them. No exception leaves them, nor the host functions.
+// XLA's launching threads call them. They and the host functions throw no exception.
 //
-// A slot of pinned memory belongs to one launch, so a call must not be replayed: none of them but the one that does
-// nothing says that it may be put into a command buffer (a CUDA graph).
+// A slot of pinned memory belongs to one launch, so a call must not be replayed. So only `After`, which does nothing,
+// is marked as compatible with command buffers (CUDA graphs).
 #pragma once
 
 #include <memory>
@@ -16,14 +16,14 @@
 
 namespace effects::cuda {
 
-// What a loaded program keeps of a site of its own, shared with host functions, which may come when it is gone. XLA's
-// plugin for GPUs numbers types by itself, so that the type is another than that of CPUs.
+// A site of a loaded program, shared with host functions, which may outlive the program. A type of its own, since XLA's
+// GPU plugin numbers types separately from the CPU's.
 struct LoadedCudaSite {
   static xla::ffi::TypeId id;
 
   std::shared_ptr<const LoadedSite> site;
   std::string where;        // the user's line
-  std::string not_recorded; // the text of the error if a function of the driver's fails
+  std::string not_recorded; // the error text for a failure of the driver
 };
 
 void *LoadedCudaSiteTypeId();
@@ -31,7 +31,7 @@ void *LoadedCudaSiteTypeInfo();
 
 const std::vector<Handler> &handlers();
 
-// Those of asynchronous operations, of stages that are theirs alone: for the table of all.
+// The handlers of asynchronous operations, with their stages.
 std::vector<Handler> OperationHandlers();
 
 } // namespace effects::cuda

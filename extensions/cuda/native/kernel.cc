@@ -16,8 +16,8 @@ constexpr char kInstead[] = " The driver compiles the kernel: for that it needs 
 
 } // namespace
 
-// Each thread copies every so manieth word, or byte where something is no multiple of four. It sees to it that the host
-// has these before it has the flag (membar.sys), which the first thread sets when all have come so far (bar.sync).
+// A strided copy: each thread copies every n-th word, or byte if a size or address is not a multiple of four. The host
+// sees the copies before the flag (membar.sys), which the first thread sets when all have copied (bar.sync).
 const char *const kKernelText = R"(
 .version 6.0
 .target sm_50
@@ -89,11 +89,11 @@ END:
 }
 )";
 
-// Loaded once for each context; contexts of XLA's live as long as the process.
+// Loaded once for each context; XLA's contexts live as long as the process.
 KernelFunction KernelOf(const Driver &driver, Stream stream) {
   Context context = nullptr;
   driver.get_context(stream, &context);
-  static std::mutex mutex; // never held while the driver is called, which may wait for a device there
+  static std::mutex mutex; // never held during a call of the driver, which may wait for a device
   static auto &kernels = *new std::map<Context, KernelFunction>;
   {
     std::lock_guard lock(mutex);
@@ -110,7 +110,7 @@ KernelFunction KernelOf(const Driver &driver, Stream stream) {
     host_failures().warn(std::string(kNotLoaded) + error.what() + kInstead);
   }
   std::lock_guard lock(mutex);
-  return kernels.try_emplace(context, kernel).first->second; // another thread's, if it was first
+  return kernels.try_emplace(context, kernel).first->second; // the other thread's kernel if that was first
 }
 
 void LaunchKernel(const Driver &driver, Stream stream, KernelFunction kernel, const KernelWork &work) {

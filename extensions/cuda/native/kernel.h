@@ -1,7 +1,7 @@
-// A kernel of ours, which copies what lies on a device into memory of the host's that it can reach, and then sets a
-// flag there. So the host learns of it without a host function, for which a stream stands still.
+// A kernel of ours that copies from a device into mapped host memory, and then sets a flag there. So the host needs no
+// host function, which would stall the stream.
 //
-// The thread that launches calls everything here, with the stream's context, which is that of the kernel.
+// For the launching thread, with the stream's context current, which is also the kernel's.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace effects::cuda {
 
-// What one launch of it does, as the kernel reads it.
+// The parameters of one launch, as the kernel reads them.
 struct KernelWork {
   static constexpr size_t kMostCopies = 8;
   struct Copy {
@@ -30,11 +30,11 @@ inline constexpr unsigned kKernelThreads = 128;
 // The kernel, in NVIDIA's language for all of its devices (PTX).
 extern const char *const kKernelText;
 
-// The kernel as it is loaded on the stream's device; null, and a warning the first time, if it cannot be: the driver
-// compiles it, and may be without its compiler. Throws DriverError if the stream has failed.
+// The kernel, loaded on the stream's device. Null, with a warning the first time, if the driver cannot compile it.
+// Throws DriverError if the stream has failed.
 KernelFunction KernelOf(const Driver &driver, Stream stream);
 
-// Puts the kernel into the stream. Throws DriverError.
+// Launches the kernel. Throws DriverError.
 void LaunchKernel(const Driver &driver, Stream stream, KernelFunction kernel, const KernelWork &work);
 
 } // namespace effects::cuda

@@ -11,9 +11,9 @@
 namespace effects::cuda {
 namespace {
 
-// What a host function has.
+// The argument of a host function.
 struct Launched {
-  Slot slot; // none, where a later host function gives it back
+  Slot slot; // empty if a later host function frees it
   std::vector<Span> copies;
   Publish publish;
 };
@@ -30,7 +30,7 @@ size_t SizeOf(const Buffers &buffers, size_t count) {
   return size;
 }
 
-// Puts the host function behind the copies from or to the slot. `launched` is the function's from then on.
+// Launches the host function after the copies from or to the slot. The function owns `launched` from then on.
 void LaunchFunction(const Driver &driver, Stream stream, std::unique_ptr<Launched> launched) {
   try {
     driver.launch_host_function(stream, &Run, launched.get());
@@ -43,7 +43,7 @@ void LaunchFunction(const Driver &driver, Stream stream, std::unique_ptr<Launche
 
 Address AddressOf(const void *data) { return reinterpret_cast<uintptr_t>(data); }
 
-// Puts copies of the buffers, from `to` on, into the stream.
+// Launches copies of the buffers to `to`.
 std::vector<Span> CopyToHost(const Driver &driver, Stream stream, const Span *buffers, size_t count, std::byte *to) {
   std::vector<Span> copies;
   copies.reserve(count);
@@ -55,7 +55,7 @@ std::vector<Span> CopyToHost(const Driver &driver, Stream stream, const Span *bu
   return copies;
 }
 
-// Where results lie in a slot, from `at` on.
+// The places of results in a slot, from `at` on.
 std::vector<Out> PlacesOf(const std::vector<Out> &results, std::byte *at) {
   std::vector<Out> places;
   places.reserve(results.size());
@@ -66,7 +66,7 @@ std::vector<Out> PlacesOf(const std::vector<Out> &results, std::byte *at) {
   return places;
 }
 
-// Puts copies from there to the device into the stream.
+// Launches copies from there to the device.
 void CopyToDevice(const Driver &driver, Stream stream, const std::vector<Out> &places,
                   const std::vector<Out> &results) {
   for (size_t i = 0; i < results.size(); ++i)
@@ -74,7 +74,7 @@ void CopyToDevice(const Driver &driver, Stream stream, const std::vector<Out> &p
       driver.copy_to_device(AddressOf(results[i].data), places[i].data, results[i].size, stream);
 }
 
-// What the kernel copies by itself; what is larger the driver copies ahead of it.
+// The most bytes that the kernel copies; the driver copies larger buffers before it.
 constexpr size_t kMostByKernel = size_t{1} << 14;
 constexpr size_t kFlagSize = 64;
 

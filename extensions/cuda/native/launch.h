@@ -1,7 +1,7 @@
-// What a handler puts into a stream: copies of what lies on the device, and behind them what has them published: a
-// kernel that sets a flag, for records, or a host function, where the stream has to wait for the host.
+// The launches of a handler: copies from the device, and then either a kernel that sets a flag, for records, or a host
+// function, if the stream must wait for the host.
 //
-// The thread that launches calls everything here that is not said to be another's. It never waits for the stream.
+// For the launching thread, unless marked otherwise. It never waits for the stream.
 #pragma once
 
 #include <condition_variable>
@@ -18,53 +18,52 @@
 
 namespace effects::cuda {
 
-// Called when the stream has come by, with what was copied, in a host function or in the thread of arrivals.h: it must
-// not throw, nor call the driver. It is destroyed when it has run, and so keeps alive what it has copies of.
+// Called with the copies when the stream has reached them, in a host function or in the thread of arrivals.h: it must
+// not throw, nor call the driver. It is destroyed after it has run, so it may own the buffers' objects.
 using Publish = std::function<void(Span *operands, size_t count)>;
 
-// Has the memory of a launch of `buffers`, and the kernel, made ready, before the program begins: the driver may wait
-// for the device there.
+// Prepares the memory of a launch of `buffers`, and the kernel, before the program begins: the driver may wait for the
+// device there.
 void PrepareLaunch(const Driver &driver, Stream stream, const Span *buffers, size_t count);
 
-// Puts copies of `buffers`, whose addresses are the device's, into the stream, and has `publish` called when they are
-// there: by the kernel of kernel.h, and by a host function where the driver cannot make that and when the process ends.
-// Each copy begins at a multiple of 8. Throws DriverError; then `publish` is not called.
+// Launches copies of `buffers` (device addresses), and calls `publish` when they are done: after the kernel of
+// kernel.h, or in a host function if the driver cannot compile that, or the process is ending. Each copy begins at a
+// multiple of 8. Throws DriverError; then `publish` is not called.
 void Launch(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish);
 
-// As Launch(), by a host function, which the stream waits for: what it publishes is there when the program is over.
-// Records of programs that JAX dispatches need that, since nothing but the program's end says that there are no more.
+// As Launch(), by a host function, for which the stream waits: its records are published before the program is over.
+// Records of programs that JAX dispatches need that, since only the program's end says that there are no more.
 void LaunchByHostFunction(const Driver &driver, Stream stream, const Span *buffers, size_t count, Publish publish);
 
-// As Publish, and gives results, of which it writes each byte.
+// As Publish, and writes results, every byte of them.
 using Compute = std::function<void(Span *operands, size_t count, const std::vector<Out> &results)>;
 
-// As Launch(), and puts copies of the results behind that into the stream, to where `results` lie on the device.
+// As Launch(), and then launches copies of the results to `results` on the device.
 void LaunchWithResults(const Driver &driver, Stream stream, const Span *buffers, size_t count,
                        const std::vector<Out> &results, Compute compute);
 
-// The answer to a call: the thread that launches waits for it on the host, puts the results into the stream behind what
-// is there, and goes on.
+// The answer to a call: the launching thread waits for it on the host, launches copies of the results, and continues.
 //
-// The stream itself does not wait. Programs that the callback runs on the same device come behind it in this stream, so
-// that a stream that waits for the callback would wait for itself. And when the wait is over XLA takes no error any
-// more. XLA waits in this thread in any case: its custom calls on GPUs have no futures that do without.
+// The stream itself does not wait: programs that the callback runs on the same device are queued in this stream, which
+// would then wait for itself; and after such a wait XLA takes no error. XLA waits in this thread anyway: its custom
+// calls on GPUs have no asynchronous futures.
 class Answered {
 public:
-  // `results`: where the program wants them, in the device's memory.
+  // `results`: the result buffers, in the device's memory.
   Answered(const Driver &driver, std::vector<Out> results);
   Answered(const Answered &) = delete;
 
-  // The thread that answers. The program goes on, in the thread that launches, when go_on() is called: `failed` as a
-  // Continuation's.
+  // The answering thread. The program continues, in the launching thread, when go_on() is called. `failed`: as for a
+  // Continuation.
   void take(const Answer &answer);
   void go_on(const std::string &failed);
   void fail(const std::string &why) { go_on(why); }
-  // No answer can come any more. Does nothing if one has come.
+  // No answer can come any more. A no-op if one has come.
   void give_up();
 
-  // Waits. Returns what the callback failed with; empty: nothing. Throws DriverError if the stream fails meanwhile.
+  // Waits. Returns the callback's error, or an empty text. Throws DriverError if the stream fails meanwhile.
   std::string wait(const Driver &driver, Stream stream);
-  // Afterwards: puts the results into the stream.
+  // Afterwards: launches the copies of the results.
   void launch_results(const Driver &driver, Stream stream);
 
 private:

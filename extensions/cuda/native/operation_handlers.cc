@@ -1,6 +1,6 @@
-// The handlers that start asynchronous operations and end them. What is in flight lies on the host, as for CPUs: values
-// are copied there when they are kept, and back when they are done. Devices send each other nothing by these: where a
-// program is for GPUs, collectives are JAX's own.
+// The handlers that start and end asynchronous operations. Values in flight are on the host, as for CPUs: they are
+// copied there at the start, and back at the done. There are no exchanges: in a program for GPUs, collectives are JAX's
+// own.
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -27,8 +27,8 @@ constexpr Said kOperationFailed{
 
 Program ProgramOf(const Span &token) { return effects::ProgramOf(LoadToken(token).token); }
 
-// Has `body` called with copies of all operands, and gives its results, which are all but the token: that comes back as
-// it was. They are zeros if it fails.
+// Calls `body` with copies of all operands and copies its results back: all but the token, which is unchanged. They are
+// zeros if it fails.
 template <typename Body>
 void LaunchAllWithResults(Stream stream, ffi::RemainingArgs args, ffi::RemainingRets rets, Body body) {
   const Driver &found = driver();
@@ -36,7 +36,7 @@ void LaunchAllWithResults(Stream stream, ffi::RemainingArgs args, ffi::Remaining
   const InContextOf context(found, stream);
   LaunchWithResults(found, stream, buffers.data(), buffers.size(), OutsOf(rets),
                     [body = std::move(body)](Span *operands, size_t count, const std::vector<Out> &results) {
-                      // What a program that has failed started is forgotten, and its numbers may be others' now.
+                      // A failed program's operations are forgotten, and their numbers may be reused.
                       const bool goes_on = !host_failures().has_failed(ProgramOf(operands[0]));
                       if (goes_on &&
                           host_failures().run(operands, kOperationFailed, [&] { body(operands, count, results); }))
@@ -62,8 +62,8 @@ ffi::Error Begin(LoadedCudaSite *loaded, ffi::Dictionary, int32_t device, Stream
   });
 }
 
-// (token, *values) -> (tickets, token): keeps the values until the operation is done, with `by_lane` for each lane. If
-// it is `optional`, it need not be.
+// (token, *values) -> (tickets, token): keeps the values until the operation is done; `by_lane`: per lane. `optional`:
+// it may never be done.
 ffi::Error Keep(bool by_lane, bool optional, std::string_view name, int32_t device, Stream stream,
                 ffi::RemainingArgs args, ffi::RemainingRets rets) {
   return Guard("The values of an asynchronous operation could not be kept.", [&] {
@@ -77,7 +77,7 @@ ffi::Error Keep(bool by_lane, bool optional, std::string_view name, int32_t devi
   });
 }
 
-// (token, tickets) -> (*values, token): see TakeResults(). What is kept is there, so it waits for nothing.
+// (token, tickets) -> (*values, token): see TakeResults(). Kept values are available, so it never waits.
 ffi::Error Take(bool by_lane, std::string_view where, int32_t device, Stream stream, ffi::RemainingArgs args,
                 ffi::RemainingRets rets) {
   return Guard("The asynchronous operation that is done at " + std::string(where) + " could not be done.", [&] {

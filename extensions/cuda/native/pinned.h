@@ -1,9 +1,9 @@
-// Pinned memory of the host's, from which and into which devices copy while the host goes on. A slot belongs to one
-// launch, until the stream has come to the host function that gives it back, or its arrival has been published. What
-// the launches of a stream hold is bounded: who launches far ahead of the device waits.
+// Pinned host memory, which devices copy from and to asynchronously. A slot belongs to one launch, until the stream
+// reaches the host function that frees it, or its arrival has been published. The slots of a stream's launches are
+// bounded: a thread that launches far ahead of the device waits.
 //
-// It is never given back to the driver, which would wait for devices there: for one that stands at a collective,
-// perhaps, that the thread which frees the memory has yet to launch on another.
+// Never returned to the driver, which would wait for devices there: perhaps for one in a collective that the freeing
+// thread has yet to launch on another device.
 #pragma once
 
 #include <condition_variable>
@@ -19,8 +19,8 @@ namespace effects::cuda {
 
 class PinnedPool;
 
-// Memory, aligned to 64 bytes, until it is given back or abandoned. Who destroys it may be a host function, which may
-// call no function of the driver's, and so must not free it.
+// Memory, aligned to 64 bytes, until it is given back or abandoned. It may be destroyed in a host function, which must
+// not call the driver, and so cannot free it.
 class Slot {
 public:
   Slot() = default;
@@ -33,7 +33,7 @@ public:
   ~Slot();
 
   std::byte *data() const { return data_; }
-  // Something may still copy from or to it, and nothing will tell when that is over: it is used no more.
+  // A copy may still be under way, with no notice of its end: the memory is never reused.
   void abandon() {
     data_ = nullptr;
     *this = Slot();
@@ -52,38 +52,37 @@ private:
   std::byte *data_ = nullptr;
   size_t size_ = 0;
   Stream stream_ = nullptr;
-  size_t held_ = 0; // of what the stream's launches may hold
+  size_t held_ = 0; // of the stream's bound
 };
 
 class PinnedPool {
 public:
-  // A thread that launches. With a stream it waits while that stream's launches hold too much: until their records are
-  // published, and so until the drain takes these. It does not wait for another stream's, which may stand at a
-  // collective that this thread has yet to launch. A launch that holds a slot already must not wait for another one.
-  // Throws DriverError, also if the stream fails meanwhile, and std::bad_alloc.
+  // The launching thread. With a stream, waits while that stream's launches hold too much: until their records are
+  // published, and so until the drain takes these. Never waits for another stream, which may be in a collective that
+  // this thread has yet to launch. A launch that holds a slot must not wait for another one. Throws DriverError, also
+  // if the stream fails meanwhile, and std::bad_alloc.
   Slot take(const Driver &driver, size_t size, Stream stream = nullptr);
 
 private:
   friend class Slot;
   static size_t size_of_slot(size_t size);
-  // One of the slot's size, or the smallest above it if that is larger than a block. Returns whether there is one.
+  // Takes a free slot of this size, or for more than a block the smallest larger one. Returns true if there is one.
   bool take_free(Slot &slot);
   void give_back(const Slot &slot);
   void wait_for_room(const Driver &driver, size_t size, Stream stream);
 
   static constexpr size_t kSmallest = 256;
-  static constexpr size_t kBlock = size_t{1} << 18; // what the driver is asked for, or a multiple of it
-  static constexpr size_t kMost = size_t{1} << 26;  // what the launches of a stream hold
+  static constexpr size_t kBlock = size_t{1} << 18; // allocated from the driver, or a multiple of it
+  static constexpr size_t kMost = size_t{1} << 26;  // the bound of a stream's launches
 
-  // Never held while the driver is called, which may wait for a device there, and so for a host function that gives a
-  // slot back.
+  // Never held during a call of the driver, which may wait for a device, and so for a host function that frees a slot.
   std::mutex mutex_; // guards all below
   std::condition_variable given_back_;
   std::map<size_t, std::vector<std::byte *>> free_; // by size
-  std::map<Stream, size_t> held_;                   // by launches that are under way
+  std::map<Stream, size_t> held_;                   // by stream: bytes of launches under way
 };
 
-// The process's own.
+// The instance of the process.
 PinnedPool &pinned_pool();
 
 } // namespace effects::cuda

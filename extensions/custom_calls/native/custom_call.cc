@@ -1,5 +1,5 @@
-// Ours is always last: of operands and results a token, of attributes one whose name sorts behind all others. So it is
-// taken off by counting one less.
+// Our additions are always last: a token among operands and results, and an attribute whose name sorts after all
+// others. So they are removed by reducing the counts by one.
 #include "custom_call.h"
 
 #include <exception>
@@ -46,7 +46,7 @@ MessageSite::~MessageSite() { drain().release_site(site_); }
 
 namespace {
 
-// How a message lies in a record.
+// The layout of a message in a record.
 struct MessageSpans {
   MessageSpans(const int32_t &level, std::string_view text)
       : length(static_cast<int32_t>(text.size())),
@@ -87,10 +87,10 @@ LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string
 
 namespace {
 
-__attribute__((tls_model("initial-exec"))) // looked at in every call, and small
+__attribute__((tls_model("initial-exec"))) // read in every call, and small
 thread_local CurrentCall *current = nullptr;
 
-// The buffers of ours.
+// Our own buffers.
 const XLA_FFI_Buffer &LastOperand(const XLA_FFI_CallFrame *frame) {
   return *static_cast<const XLA_FFI_Buffer *>(frame->args.args[frame->args.size - 1]);
 }
@@ -101,7 +101,7 @@ DeviceToken LoadToken(const XLA_FFI_Buffer &buffer) {
   return effects::LoadToken(buffer.data, static_cast<size_t>(buffer.dims[0]) * sizeof(uint32_t));
 }
 
-// The version of XLA's interface with which a handler was compiled.
+// The version of XLA's interface that a handler was compiled with.
 XLA_FFI_Api_Version VersionOf(UserHandler handler) {
   XLA_FFI_Metadata metadata{};
   metadata.struct_size = XLA_FFI_Metadata_STRUCT_SIZE;
@@ -160,7 +160,7 @@ XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate<LoadedCall>, ffi::Ffi::BindInst
 XLA_FFI_DEFINE_HANDLER(kInstantiateInPlugin, Instantiate<LoadedPluginCall>,
                        ffi::Ffi::BindInstantiate().Ctx<Api>().Attrs());
 
-// Answers when XLA asks for the version.
+// Answers XLA's query for the version.
 XLA_FFI_DEFINE_HANDLER(
     kMetadata, [](ffi::RemainingArgs, ffi::RemainingRets) { return ffi::Error::Success(); },
     ffi::Ffi::Bind().RemainingArgs().RemainingRets());
@@ -180,8 +180,8 @@ XLA_FFI_Error *CallUser(const CurrentCall &now, XLA_FFI_CallFrame *frame) {
   }
 }
 
-// What the user's handler sees while it runs: the frame without what is ours, which is this call's alone meanwhile, and
-// buffers that outlive it.
+// The user handler's view of a call: the frame without our additions, which belongs to this call meanwhile, and buffers
+// that outlive the call.
 class UsersFrame {
 public:
   UsersFrame(XLA_FFI_CallFrame *frame, CurrentCall *now)
@@ -198,7 +198,7 @@ public:
     frame_->args.args = operands_;
     frame_->rets.rets = results_;
     change(1);
-    current = before_; // a handler may have been called while another of this thread's ran
+    current = before_; // calls of one thread may be nested
     frame_->api = api_;
   }
 
@@ -229,12 +229,12 @@ void BufferViews::take(const XLA_FFI_CallFrame &frame) {
 
 namespace {
 
-// Those of a call of this thread's that has been answered, for the next one.
+// The views of an answered call of this thread, for reuse.
 thread_local std::shared_ptr<BufferViews> spare_views;
 
-// Calls the handler. Until it has answered, its future keeps what it looks at.
+// Calls the handler. Until it has answered, its future keeps the views alive.
 XLA_FFI_Error *CallWithViews(XLA_FFI_CallFrame *frame, CurrentCall &now) {
-  now.views = std::move(spare_views); // a call within this one has its own
+  now.views = std::move(spare_views); // a nested call has its own
   if (now.views == nullptr) now.views = std::make_shared<BufferViews>();
   XLA_FFI_Error *error;
   {
@@ -247,8 +247,8 @@ XLA_FFI_Error *CallWithViews(XLA_FFI_CallFrame *frame, CurrentCall &now) {
   return error;
 }
 
-// JAX tells plugins of handlers before it tells them of types, in some versions, and XLA refuses a handler whose type
-// it does not know. So when XLA asks what this is, one answers that has no type.
+// Some versions of JAX register handlers before their types: see extensions/cuda/native/handlers.cc, also for when this
+// can go. So XLA's query for this handler's metadata is answered by a handler without a type.
 XLA_FFI_Error *LoadInPlugin(XLA_FFI_CallFrame *frame) {
   return frame->extension_start != nullptr ? (*kMetadata)(frame) : (*kInstantiateInPlugin)(frame);
 }
@@ -266,11 +266,11 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
     if (call.counts) now.token = LoadToken(LastOperand(frame));
     XLA_FFI_Error *error = CallWithViews(frame, now);
     if (call.counts) effects::StoreToken(now.token, LastResult(frame).data);
-    if (error != nullptr && call.counts) // other devices of the program may wait for what this one does not send
+    if (error != nullptr && call.counts) // other devices of the program may wait for this one
       for (const auto &listener : listeners().when_program_fails)
         listener(ProgramOf(now.token.token), kProgramFailed);
     return error;
-  } catch (...) { // there is no memory left to say more
+  } catch (...) { // no memory to report more
     XLA_FFI_Error_Create_Args args{XLA_FFI_Error_Create_Args_STRUCT_SIZE, nullptr, "A custom call could not be made.",
                                    XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
     return frame->api->XLA_FFI_Error_Create(&args);

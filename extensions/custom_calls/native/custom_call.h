@@ -1,6 +1,6 @@
-// The handler that calls the user's: takes its own operand, result and attribute off the call, and puts what the call
-// means in their place: where its records come, and whose its errors are. No exception leaves it. The device's thread
-// calls it.
+// The handler that calls the user's handler. It removes its own operand, result and attribute from the call, and keeps
+// what they say: the place of the call's records, and the name for its errors. It throws no exception. The device's
+// thread calls it.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace effects {
 
-// Where the messages of a call belong. While it lives, their site is retained.
+// The place of a call's messages. Retains their site while it lives.
 class MessageSite {
 public:
   MessageSite(uint64_t site, Kind kind, uint16_t flags, std::string_view description);
@@ -26,7 +26,7 @@ public:
 
   bool ordered() const { return kind_ == Kind::kOrdered; }
 
-  // At the place of the token, which goes on.
+  // At the place of the token, which is advanced.
   void publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const;
   // In a program that JAX dispatches, or on a GPU.
   void publish_plain(int32_t device, int32_t level, std::string_view text) const;
@@ -38,23 +38,23 @@ private:
   std::shared_ptr<Filter> filter_;
 };
 
-// What a loaded program keeps of a custom call.
+// A custom call of a loaded program.
 struct LoadedCall {
   static xla::ffi::TypeId id;
 
   UserHandler handler;
   std::string target, where;
   int32_t first_device; // the number of the platform's first device in records
-  bool has_token;       // behind the operands
-  bool has_more;        // there is something behind the results
-  bool counts;          // it is one of ours, in the host's memory
+  bool has_token;       // after the operands
+  bool has_more;        // more than results is returned
+  bool counts;          // it is an effect of ours, with its token in host memory
   std::shared_ptr<const MessageSite> messages;
 
   LoadedCall(UserHandler handler, std::string_view target, std::string_view platform, std::string_view where,
              int64_t site, int64_t traits, std::string_view description);
 };
 
-// The same where XLA is a plugin, as for GPUs: it numbers types by itself, so that the type is another.
+// The same for an XLA in a plugin, as for GPUs: each XLA numbers types separately, so the type is another.
 struct LoadedPluginCall : LoadedCall {
   static xla::ffi::TypeId id;
   using LoadedCall::LoadedCall;
@@ -63,32 +63,32 @@ struct LoadedPluginCall : LoadedCall {
 void *LoadedCallTypeId(bool in_plugin);
 void *LoadedCallTypeInfo(bool in_plugin);
 
-// What a call's buffers are, as the user's handler sees it. XLA describes the buffers of another call in the same
-// memory once the handler has returned, and a handler that answers later may still look there.
+// The descriptions of a call's buffers for the user's handler. XLA reuses its own descriptions once the handler has
+// returned, and a handler that answers later may still read them.
 class BufferViews {
 public:
-  // Of a frame that has nothing of ours.
+  // From a frame without our additions.
   void take(const XLA_FFI_CallFrame &frame);
   void **operands() { return pointers_.data(); }
   void **results() { return pointers_.data() + num_operands_; }
 
 private:
   size_t num_operands_ = 0;
-  std::vector<XLA_FFI_Buffer> buffers_; // their dimensions belong to the loaded program
+  std::vector<XLA_FFI_Buffer> buffers_; // the loaded program owns their dimensions
   std::vector<void *> pointers_;
 };
 
 // The call that runs in a thread.
 struct CurrentCall {
   const LoadedCall *call;
-  const XLA_FFI_Api *xla; // its functions
+  const XLA_FFI_Api *xla; // the functions of the call's XLA
   XLA_FFI_ExecutionContext *context;
   DeviceToken token;
   std::shared_ptr<BufferViews> views;
   bool answers_later = false;
 };
 
-// The calling thread's; null if none runs there.
+// The calling thread's call; null if there is none.
 CurrentCall *current_call();
 
 // The stages of the handler.

@@ -17,12 +17,12 @@
 namespace effects {
 namespace {
 
-// There is one for each XLA of the process: jaxlib has one, and each plugin its own, which must not get the errors and
-// futures of another.
+// One per XLA of the process: jaxlib has one, and each plugin another. An XLA must not get the errors or futures of
+// another.
 struct Overlay {
   const XLA_FFI_Api *const original;
   token_effects::Functions functions;
-  XLA_FFI_Api *api; // a copy as large as the original, which may be larger than we know
+  XLA_FFI_Api *api; // a copy as large as the original, whose type may be a newer, larger one
   std::unique_ptr<char[]> memory;
 
   std::mutex mutex;
@@ -30,23 +30,23 @@ struct Overlay {
     XLA_FFI_Error_Code code;
     std::string message;
   };
-  std::unordered_map<XLA_FFI_Error *, Details> errors; // that have not been handed to XLA
+  std::unordered_map<XLA_FFI_Error *, Details> errors; // not yet returned to XLA
   struct Whose {
     std::string target, where;
-    std::shared_ptr<BufferViews> views; // what the handler still looks at
+    std::shared_ptr<BufferViews> views; // which the handler may still read
   };
-  std::unordered_map<XLA_FFI_Future *, Whose> futures; // that are not there yet
+  std::unordered_map<XLA_FFI_Future *, Whose> futures; // not yet fulfilled
 
   explicit Overlay(const XLA_FFI_Api *original);
 
-  // XLA's functions of these names, in place of which a handler has ours.
+  // The functions of XLA that are replaced by ours.
   XLA_FFI_Error *create_error(XLA_FFI_Error_Create_Args *args);
   void destroy_error(XLA_FFI_Error_Destroy_Args *args);
   XLA_FFI_Error *create_future(XLA_FFI_Future_Create_Args *args);
   XLA_FFI_Error *complete_future(XLA_FFI_Future_SetAvailable_Args *args);
   XLA_FFI_Error *fail_future(XLA_FFI_Future_SetError_Args *args);
 
-  // What an error of a handler's says. It is freed.
+  // The text of a handler's error. Frees the error.
   Details details_of(XLA_FFI_Error *error);
 
 private:
@@ -57,7 +57,7 @@ constexpr size_t kMostXlas = 4;
 std::atomic<Overlay *> overlays[kMostXlas]; // each is written once, in order
 std::mutex overlays_mutex;
 
-// Null: XLA's functions are the handlers' own.
+// The overlay of a table of XLA's; null if there is none.
 Overlay *Find(const XLA_FFI_Api *original) {
   for (const auto &overlay : overlays) {
     Overlay *const one = overlay.load(std::memory_order_acquire);
@@ -66,7 +66,7 @@ Overlay *Find(const XLA_FFI_Api *original) {
   return nullptr;
 }
 
-// XLA's interface does not say which table a function is called by, so each table has functions of its own.
+// A function of XLA's interface is not told by which table it is called, so each table has functions of its own.
 template <size_t at>
 struct Functions {
   static Overlay &own() { return *overlays[at].load(std::memory_order_relaxed); }
@@ -91,7 +91,7 @@ constexpr char kNoCall[] =
     "A record was published by a handler that has returned, or by a thread other than its own. It would have no place "
     "in the program's order. Publish before the handler returns, in the thread that runs it.";
 
-// What handlers call through `token_effects::Call`.
+// The functions behind `token_effects::Call`.
 const char *Publish(int32_t level, const char *text, size_t size) {
   CurrentCall *const current = current_call();
   if (current == nullptr) return kNoCall;
@@ -184,7 +184,7 @@ XLA_FFI_Error *Overlay::create_future(XLA_FFI_Future_Create_Args *args) {
   return nullptr;
 }
 
-// The program that waits for a future may go on in the call that completes it, so no lock is held there.
+// The waiting program may continue inside the call that completes a future, so no lock is held there.
 std::optional<Overlay::Whose> Overlay::forget(XLA_FFI_Future *future) {
   std::lock_guard lock(mutex);
   const auto it = futures.find(future);
@@ -220,7 +220,7 @@ Overlay::Overlay(const XLA_FFI_Api *original)
 const XLA_FFI_Api *OverlayOf(const XLA_FFI_Api *original) {
   if (const Overlay *const known = Find(original)) return known->api;
   std::lock_guard lock(overlays_mutex);
-  if (const Overlay *const known = Find(original)) return known->api; // another thread's
+  if (const Overlay *const known = Find(original)) return known->api; // added by another thread
   for (size_t at = 0; at < kMostXlas; ++at)
     if (overlays[at].load(std::memory_order_relaxed) == nullptr) {
       auto *const made = new Overlay(original);
@@ -228,7 +228,7 @@ const XLA_FFI_Api *OverlayOf(const XLA_FFI_Api *original) {
       overlays[at].store(made, std::memory_order_release);
       return made->api;
     }
-  return original; // handlers of this one say less when they fail, and publish nothing
+  return original; // too many XLAs: handlers of this one have plain errors and cannot publish
 }
 
 } // namespace effects

@@ -1,5 +1,5 @@
-// XLA's functions as the user's handler sees them: some are ours, so that an error names its call, and the handler can
-// publish.
+// The XLA functions of the user's handlers: some are replaced by ours, so that an error names its call, and a handler
+// can publish.
 //
 // Any thread may call everything here.
 #pragma once
@@ -10,7 +10,8 @@
 
 namespace effects {
 
-// The functions for a handler; made of XLA's at the first call. A process may have several: jaxlib's, and plugins'.
+// The functions for a handler, copied from its XLA's at the first call. A process may have several XLAs: jaxlib's, and
+// plugins'.
 const XLA_FFI_Api *OverlayOf(const XLA_FFI_Api *original);
 
 // The device on which a call runs.
@@ -19,10 +20,10 @@ int32_t DeviceOf(const XLA_FFI_Api *functions, XLA_FFI_ExecutionContext *context
 // The text of a failure for XLA. The failure itself is kept under the number in it.
 std::string DescribeFailure(const std::string &target, const std::string &where, int code, const std::string &message);
 
-// An error that says whose it is, of the XLA whose functions these are.
+// An error that names its call, for the XLA of these functions.
 XLA_FFI_Error *Fail(const XLA_FFI_Api *original, const std::string &target, const std::string &where,
                     XLA_FFI_Error_Code code, const std::string &message);
-// In place of the handler's, which it frees.
+// The same in place of a handler's error, which is freed.
 XLA_FFI_Error *FailWith(const XLA_FFI_Api *original, const std::string &target, const std::string &where,
                         XLA_FFI_Error *error);
 

@@ -17,7 +17,7 @@ uint64_t CustomCallFailures::add(CustomCallFailure failure) {
   std::lock_guard lock(mutex_);
   failure.number = ++last_;
   failures_.push_back(std::move(failure));
-  if (failures_.size() > kKept) failures_.pop_front(); // the oldest one; it was never asked for
+  if (failures_.size() > kKept) failures_.pop_front(); // the oldest, which was never taken
   return last_;
 }
 

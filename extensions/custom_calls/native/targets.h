@@ -1,4 +1,4 @@
-// The handlers of custom calls that users have registered, and what has failed of them.
+// The registered user handlers of custom calls, and their failures.
 //
 // Any thread may call everything here.
 #pragma once
@@ -31,7 +31,7 @@ private:
   std::map<std::pair<std::string, std::string>, UserHandler> handlers_; // guarded by mutex_; by name and platform
 };
 
-// What a handler's error said, and whose.
+// A handler's error, and its call.
 struct CustomCallFailure {
   uint64_t number;
   std::string target, where, message;
@@ -52,7 +52,7 @@ private:
   std::deque<CustomCallFailure> failures_;
 };
 
-// The process's own.
+// The instance of the process.
 Targets &targets();
 CustomCallFailures &custom_call_failures();
 

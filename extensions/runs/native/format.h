@@ -1,15 +1,14 @@
 // A run file, byte by byte. All numbers are little-endian; the reference is docs/reference/runs.md.
 //
-//   0     FileHeader, in a page of 4096 bytes
-//   4096  the records: `capacity` bytes, in segments of `segment` bytes
-//   then  what describes them, each behind the other up to the end of the file: kProcess and kSite
+//   0     FileHeader, in a page of 4096 bytes 4096  the records: `capacity` bytes, in segments of `segment` bytes then
+//   the descriptions of records, kProcess and kSite, consecutive up to the end of the file
 //
 // Both consist of entries. An entry is 8 bytes of checksum, a RecordHeader (dispatch/native/wire.h), and its payload.
-// It has a position: of what describes, its place behind the records; of a record, how many bytes had been taken ahead
-// of it. The records of round r, from position r * segment on, lie in segment r modulo the number of segments, and say
-// in their headers which round it is, in place of `reply`. The checksum is of the position and all bytes behind it. So
-// what a process that was killed had begun to write is no entry. The entries of a round lie one behind the other; where
-// the next one found no room in its segment, EndOfSegment is behind the last. So a record that is missing leaves a gap.
+// It has a position: a description's is its offset after the records; a record's is the number of bytes taken before
+// it. The records of round r, from position r * segment on, are in segment r modulo the number of segments, with r in
+// the header field `reply`. The checksum covers the position and all bytes after the checksum, so a half-written entry
+// of a killed process is not an entry. The entries of a round are consecutive; if the next one did not fit into its
+// segment, EndOfSegment follows the last. So a missing record leaves a gap.
 #pragma once
 
 #include <atomic>
@@ -23,32 +22,33 @@ namespace effects::runs {
 
 inline constexpr char kMagic[8] = {'f', 'x', '-', 'r', 'u', 'n', '\r', '\n'};
 inline constexpr uint32_t kVersion = 3;
-inline constexpr uint32_t kByteOrder = 0x01020304; // as the writer's machine has it
+inline constexpr uint32_t kByteOrder = 0x01020304; // in the byte order of the writer's machine
 inline constexpr size_t kPage = 4096;
 
-// Beside the kinds of the wire.
+// Kinds beside those of the wire.
 inline constexpr auto kSite = static_cast<Kind>(64);    // the payload is a site's description
-inline constexpr auto kProcess = static_cast<Kind>(65); // and here JSON: which process of which run this is
+inline constexpr auto kProcess = static_cast<Kind>(65); // the payload is JSON: the process and its run
 
 struct FileHeader {
   char magic[8];
   uint32_t version, byte_order;
-  uint64_t capacity, segment;   // once it is closed, the last segment may be a part of one
-  uint64_t seed;                // of all checksums: no other run's
+  uint64_t capacity, segment;   // in a closed file the last segment may be partial
+  uint64_t seed;                // of all checksums; unique to the run
   uint64_t checksum;            // of all above
-  std::atomic<uint64_t> taken;  // how many bytes of records have been taken
-  std::atomic<uint64_t> lost;   // how many records did not fit
-  std::atomic<uint64_t> closed; // 0, or of all above, if the recording has ended by itself
+  std::atomic<uint64_t> taken;  // the bytes of records taken
+  std::atomic<uint64_t> lost;   // the number of records that did not fit
+  std::atomic<uint64_t> closed; // a checksum of all fields above if the recording was closed, else 0
 };
 static_assert(sizeof(FileHeader) <= kPage && std::atomic<uint64_t>::is_always_lock_free);
 
 struct EntryHeader {
   uint64_t checksum;
-  RecordHeader record; // whose size is the entry's
+  RecordHeader record; // its size is the entry's
 };
 static_assert(sizeof(EntryHeader) == 64);
 
-// The sum of products, each of eight bytes and their place, so that no product waits for another.
+// A sum of products of eight bytes with their place: the products are independent, so the CPU computes them in
+// parallel.
 class Checksum {
 public:
   Checksum(uint64_t seed, uint64_t position) : place_(seed + position) {}
@@ -64,7 +64,7 @@ public:
       add(word);
     }
   }
-  uint64_t value() const { return sum_ | 1; } // never what an empty file has
+  uint64_t value() const { return sum_ | 1; } // never 0, as in an empty file
 
 private:
   uint64_t place_, sum_ = 0;

@@ -83,7 +83,7 @@ static const Extension runs_extension([](nb::module_ &m) {
              });
              return nb::make_tuple(bytes, nb::bytes(files.data(), files.size() * sizeof files[0]));
            })
-      // (file, kind, token, site, device, time, text) of each.
+      // Each as (file, kind, token, site, device, time, text).
       .def("events", [](const Records &records) {
         nb::list events;
         for (const Records::Event &event : records.events()) {

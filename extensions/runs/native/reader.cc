@@ -26,7 +26,7 @@ bool IsRecord(Kind kind) { return kind == Kind::kOrdered || kind == Kind::kUnord
 
 uint64_t NumberOfCall(const Token &token) { return uint64_t{ThreadOf(token)} << 32 | token.epoch; }
 
-// As the drain says of the one that it keeps.
+// As the drain does for the copy that it keeps.
 int32_t DeviceOf(const RecordHeader &record) { return (record.flags & kReplicated) != 0 ? kAllDevices : record.device; }
 
 } // namespace
@@ -114,7 +114,7 @@ std::vector<RunFile::Described> RunFile::described() {
   take();
   std::vector<Described> all;
   uint64_t begin;
-  do { // until the process has not closed the file meanwhile, and moved this
+  do { // again if the process has closed the file meanwhile, which moves the descriptions
     begin = kPage + header().capacity;
     if (is_copy_ && begin + described_ < size_) copy(begin + described_, size_);
     if (is_copy_) copy(0, kPage);
@@ -140,7 +140,7 @@ bool RunFile::ends_here(uint64_t offset, uint64_t position) const {
 uint64_t RunFile::scan() {
   const uint64_t capacity = header().capacity, segment = header().segment, last = std::min(size_, kPage + capacity);
   const uint64_t segments = (capacity + segment - 1) / segment;
-  // All that is whole, by segment; and up to which position anything was taken.
+  // The whole entries, by segment; and the highest position taken.
   std::vector<std::vector<uint64_t>> whole(segments);
   uint64_t taken = 0, oldest = ~uint64_t{0};
   for (uint64_t number = 0; number < segments; ++number) {
@@ -159,13 +159,13 @@ uint64_t RunFile::scan() {
   }
   const auto round_of = [&](uint64_t until) { return until == 0 ? 0 : (until - 1) / segment; };
   const uint64_t said = header().taken.load(std::memory_order_relaxed);
-  // What the page says may be damaged.
+  // The page may be damaged.
   if (said > taken && (oldest == ~uint64_t{0} || round_of(said) <= oldest + segments)) taken = said;
   const uint64_t newest = round_of(taken);
   is_cut_ = newest >= segments;
   uint64_t gaps = 0;
   entries_.clear();
-  // Takes what is whole of a round, from this place in the segment on. Returns where it ends.
+  // Takes the whole entries of a round, from this place in the segment on. Returns their end.
   const auto add = [&](uint64_t number, uint64_t round, uint64_t from, bool is_cut) {
     const uint64_t begin = kPage + number * segment;
     for (const uint64_t offset : whole[number]) {
@@ -190,7 +190,7 @@ uint64_t RunFile::scan() {
     const uint64_t until = taken - newest * segment;
     gaps += end < until;
     if (newest < segments) continue;
-    // Behind the newest is what is left of the round before.
+    // After the newest entry comes the rest of the round before.
     const uint64_t of_old = add(number, newest - segments, until, true);
     gaps += of_old != until && !is_end(number, newest - segments, of_old);
   }
@@ -201,7 +201,7 @@ void RunFile::look() {
   if (is_copy_) copy(0, kPage);
   const uint64_t segment = header().segment, capacity = header().capacity;
   const uint64_t taken = capacity == 0 ? 0 : header().taken.load(std::memory_order_acquire);
-  // What lies ahead of this is overwritten, or soon will be.
+  // Entries before this are overwritten, or soon will be.
   const uint64_t round = taken == 0 ? 0 : (taken - 1) / segment;
   const uint64_t oldest = round - std::min(round, (capacity - 1) / segment);
   entries_.clear();
@@ -212,7 +212,7 @@ void RunFile::look() {
       const uint64_t begin = kPage + from % capacity;
       const uint64_t end = std::min(begin + std::min(to - from, segment - from % segment), size_);
       if (is_copy_ && begin < end) copy(begin, end);
-      uint64_t offset = begin, whole = begin; // up to where what was found is whole
+      uint64_t offset = begin, whole = begin; // `whole`: the end of the whole entries
       const auto position = [&, from](uint64_t at) { return from + (at - begin); };
       const auto skip = [&] {
         if (whole < offset) unread.emplace_back(position(whole), position(offset));
@@ -250,8 +250,8 @@ ProgramKey Records::key_of(uint32_t file, const RecordHeader &record) const {
 }
 
 Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) : files_(std::move(files)) {
-  // When programs were dispatched: in the first process that has it, as each has a clock of its own. Of a program whose
-  // dispatch is not there any more, and of what JAX dispatched: when its first record was published.
+  // The times of dispatches: in the first process that has the program, since each process has its own clock. If the
+  // dispatch is not in the file any more, or was JAX's: the time of the program's first record.
   using Times = std::unordered_map<ProgramKey, double, HashOfProgram>;
   Times dispatched, first;
   for (uint32_t file = 0; file < files_.size(); ++file) {
@@ -265,7 +265,7 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
     }
     first.insert(here.begin(), here.end());
   }
-  // By job and thread, and there by number.
+  // By job and thread, then by number.
   std::map<ProgramKey, double> called(dispatched.begin(), dispatched.end());
   called.insert(first.begin(), first.end());
   const std::pair<const ProgramKey, double> *before = nullptr;
@@ -275,7 +275,7 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
       double &known = (*earlier)[program].called;
       time = known = known == 0 ? time : known;
     }
-    // Another process, which has the thread's program before this one, may have come to that later.
+    // Another process, with the thread's program before this one, may have dispatched that later.
     if (before != nullptr && before->first.job == program.job && before->first.of >> 32 == program.of >> 32)
       time = std::max(time, before->second);
     before = &each;
@@ -296,7 +296,7 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
     return std::tie(a.program, a.job, a.domain, a.place, a.file, a.device) <
            std::tie(b.program, b.job, b.domain, b.place, b.file, b.device);
   };
-  // Those of one device are in order.
+  // The records of one device are in order.
   if (!std::is_sorted(places_.begin(), places_.end(), is_before))
     std::stable_sort(places_.begin(), places_.end(), is_before);
   places_.erase(
@@ -309,7 +309,7 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
   put_behind_callers();
 }
 
-// The devices of a program come to its effects in one order. So one that has come further had all before.
+// The devices of a program reach its effects in one order, so a device at a later place has had all before.
 void Records::leave_out_copies_of(Earlier &earlier) {
   constexpr uint32_t kAnyFile = ~uint32_t{0};
   const auto is_ordered = [](const RecordHeader &record) {
@@ -334,8 +334,8 @@ void Records::leave_out_copies_of(Earlier &earlier) {
   for (const auto &[known, next] : reached) *known = std::max(*known, next);
 }
 
-// What has no order may have one token for many. So what a device or a process has as often as one before it is a copy,
-// if all devices have it, or the processes the same.
+// Unordered effects may share a token. So the n-th occurrence on a device or in a process is a copy of the n-th on an
+// earlier one, if all devices or processes have the effect.
 void Records::leave_out_unordered_copies(Earlier &earlier) {
   places_.erase(std::remove_if(places_.begin(), places_.end(),
                                [&](const Place &place) {
@@ -359,18 +359,18 @@ void Records::leave_out_unordered_copies(Earlier &earlier) {
 }
 
 void Records::put_behind_callers() {
-  // By the record of a callback: the programs that it has called. One thread of the drain runs one at a time.
+  // The programs that a callback has called, by its record. A drain thread runs one callback at a time.
   using Callback = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, int32_t>;
   const auto key = [](uint32_t file, const RecordHeader &of) {
     return Callback(file, of.token.stream, of.token.epoch, of.token.phase, of.token.index, DeviceOf(of));
   };
   struct Run {
     Callback callback;
-    size_t number; // lanes of one record are functions of their own
+    size_t number; // each lane of a record is a run of its own
   };
   std::map<std::pair<uint32_t, uint64_t>, Run> called_by;               // by file and program
   std::map<std::pair<uint32_t, uint32_t>, Run> running;                 // by file and thread
-  std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>> ahead; // programs whose function has its place later
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>> ahead; // programs whose callback has a later place
   size_t functions = 0;
   for (const Event &event : events()) {
     if (event.header.kind == Kind::kDispatched) {
@@ -389,7 +389,7 @@ void Records::put_behind_callers() {
       const Run run{key(event.file, event.header), functions++};
       running.emplace(thread, run);
       if (*end == '\0') continue;
-      // The done of an asynchronous function, whose thread calls for it alone.
+      // The done of an asynchronous callback, which has a thread of its own.
       for (const uint64_t program : ahead[thread]) called_by.emplace(std::pair(event.file, program), run);
     }
   }
@@ -401,7 +401,7 @@ void Records::put_behind_callers() {
     (caller == called_by.end() ? outer : inner[caller->second.callback][caller->second.number]).push_back(place);
   }
   places_.clear();
-  // A stack, as what is called may call back.
+  // A stack, since called programs may call back.
   std::vector<Place> left(outer.rbegin(), outer.rend());
   while (!left.empty()) {
     const Place place = left.back();
@@ -419,17 +419,17 @@ void Records::put_behind_callers() {
     return std::tuple(job, std::get<1>(of), std::get<2>(of), std::get<3>(of), std::get<4>(of));
   };
   for (const Place &place : outer) kept.insert(token(key(place.file, header(place))));
-  for (const auto &[callback, runs] : inner) // whose callback is a copy, or is not there any more
+  for (const auto &[callback, runs] : inner) // callbacks that are copies, or not in the file any more
     for (const auto &[number, places] : runs)
       if (kept.count(token(callback)) == 0) places_.insert(places_.end(), places.begin(), places.end());
 }
 
-// Whether both are of one value, that all devices have or all processes.
+// True if both records are of one value that all devices or processes have.
 bool Records::is_same(const Place &a, const Place &b) const {
   if (a.place != b.place || a.domain != b.domain || a.program != b.program || a.job != b.job) return false;
   const RecordHeader &one = header(a), &other = header(b);
   if (one.site != other.site || one.kind != Kind::kOrdered || InRegion(one.token)) return false;
-  if (a.file == b.file || (one.flags & other.flags & kReplicated) != 0) return true; // devices count the same there
+  if (a.file == b.file || (one.flags & other.flags & kReplicated) != 0) return true; // devices count equally there
   return a.file != b.file && one.payload_size == other.payload_size &&
          std::memcmp(files_[a.file]->payload(a.entry), files_[b.file]->payload(b.entry), one.payload_size) == 0;
 }
@@ -514,7 +514,7 @@ std::vector<Records::Event> Records::events() const {
       const bool is_text = record.kind >= Kind::kDispatched;
       events.push_back({file, record, is_text ? std::string(text, record.payload_size) : std::string()});
       std::string &said = events.back().text;
-      said.resize(said.find('\0') == std::string::npos ? said.size() : said.find('\0')); // it is padded
+      said.resize(said.find('\0') == std::string::npos ? said.size() : said.find('\0')); // the text is padded
     }
   std::stable_sort(events.begin(), events.end(),
                    [](const Event &a, const Event &b) { return a.header.time < b.header.time; });

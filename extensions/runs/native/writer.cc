@@ -20,7 +20,7 @@
 namespace effects::runs {
 namespace {
 
-// Closes a file that could not be opened whole.
+// Closes a file that could not be opened completely.
 struct Descriptor {
   int number;
   ~Descriptor() {
@@ -30,14 +30,14 @@ struct Descriptor {
 
 [[noreturn]] void Throw(int error) { throw std::runtime_error(std::strerror(error)); }
 
-// A name that is free.
+// A free name.
 std::string NameBeside(const std::string &path) {
   struct stat named{};
   for (uint64_t number = 1;; ++number)
     if (const std::string name = path + '.' + std::to_string(number); ::lstat(name.c_str(), &named) != 0) return name;
 }
 
-// A new file, which is locked; -1 if the one that is there is another's. Otherwise that goes to another name.
+// A new, locked file. A present file is renamed; -1 if it belongs to another recording.
 int Create(const std::string &path, std::optional<uint64_t> inode) {
   for (;;) {
     Descriptor file{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600)};
@@ -45,14 +45,15 @@ int Create(const std::string &path, std::optional<uint64_t> inode) {
     struct stat opened{}, named{};
     if (::fstat(file.number, &opened) != 0) Throw(errno);
     if (!S_ISREG(opened.st_mode)) throw std::runtime_error("it is no file");
-    // The kernel gives such a lock back when nobody has the file open as we have. Readers ask for it, and take none.
+    // The kernel releases such a lock when the last descriptor of this open file is closed. Readers test the lock and
+    // take none.
     struct flock lock{};
     lock.l_type = F_WRLCK;
     if (::fcntl(file.number, F_OFD_SETLK, &lock) != 0) {
       if (errno != EAGAIN && errno != EACCES) Throw(errno);
       return -1;
     }
-    // Another process may have renamed the file meanwhile, or begun to write it and ended.
+    // Another process may have renamed the file meanwhile, or recorded into it and ended.
     if (::stat(path.c_str(), &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) continue;
     if (named.st_size == 0) return std::exchange(file.number, -1);
     if (inode && *inode != named.st_ino) return -1;
@@ -64,7 +65,7 @@ std::byte *RecordsOf(FileHeader *file) { return reinterpret_cast<std::byte *>(fi
 
 constexpr uint64_t kPiece = 1 << 20;
 
-// Has the pages of the next records ready: the first write to a page takes as long as several prints.
+// Prefaults the pages of the next records: the first write to a page takes as long as several prints.
 void Prepare(FileHeader *file, uint64_t taken) {
 #if defined(MADV_POPULATE_WRITE)
   for (uint64_t position = taken; position <= taken + kPiece; position += kPiece) {
@@ -74,7 +75,7 @@ void Prepare(FileHeader *file, uint64_t taken) {
 #endif
 }
 
-// Whether a thread may be in the mapping.
+// True while a thread may write to the mapping.
 struct Writing {
   Writing() {
     std::lock_guard lock(mutex);
@@ -89,7 +90,7 @@ struct Writing {
     for (const auto *thread : threads)
       while (thread->load(std::memory_order_seq_cst)) std::this_thread::yield();
   }
-  static void begin_anew(); // where this thread is the only one
+  static void begin_anew(); // in a single-threaded process
   std::atomic<bool> is_so{false};
 
   // Never destroyed, as threads may outlive what is static.
@@ -100,11 +101,11 @@ thread_local Writing writing;
 void Writing::begin_anew() {
   new (&mutex) std::mutex();
   new (&threads) std::vector<const std::atomic<bool> *>();
-  const std::atomic<bool> *const own = &writing.is_so; // which adds itself, if it is new
+  const std::atomic<bool> *const own = &writing.is_so; // a new thread adds itself
   if (threads.empty()) threads.push_back(own);
 }
 
-// Copies to the file, and adds to the checksum. Returns where the next bytes go.
+// Copies to the file, and updates the checksum. Returns the place of the next bytes.
 inline std::byte *Append(std::byte *to, Checksum &sum, const void *data, size_t size) {
   const auto *from = static_cast<const std::byte *>(data);
   uint64_t word = 0;
@@ -114,7 +115,7 @@ inline std::byte *Append(std::byte *to, Checksum &sum, const void *data, size_t 
     sum.add(word);
   }
   if (size == 0) return to;
-  if (uint32_t half; size == sizeof half) { // mostly; a part of a word that is written can't be loaded at once
+  if (uint32_t half; size == sizeof half) { // the common case; a load of a just written part of a word would stall
     std::memcpy(&half, from, sizeof half);
     word = half;
   } else {
@@ -134,7 +135,7 @@ bool Writer::open(const std::string &path, uint64_t capacity, std::optional<uint
   if (file.number < 0) return false;
   const uint64_t segment = capacity / kSegments / kPage * kPage;
   end_ = kPage + segment * kSegments;
-  // All room is taken now: a page that finds none later would end the process.
+  // Allocates the whole file now: a page without room later would end the process (SIGBUS).
   if (const int error = ::posix_fallocate(file.number, 0, static_cast<off_t>(end_)); error != 0) {
     ::unlink(path.c_str());
     Throw(error);
@@ -173,8 +174,8 @@ void Writer::close() {
   file_ = -1;
 }
 
-// Puts what describes behind what was written, cuts off the rest, and says that the file was closed. Each of these is
-// one call, and a file that was killed between two of them is a whole one.
+// Moves the descriptions after the written records, truncates the rest, and marks the file as closed. Each is one call,
+// and if the process is killed between two of them, the file is whole.
 void Writer::shrink(FileHeader &file) {
   const uint64_t begin = kPage + file.capacity, used = file.taken.load(std::memory_order_relaxed);
   const uint64_t capacity = std::min(file.capacity, (used + kPage - 1) / kPage * kPage);
@@ -190,10 +191,10 @@ void Writer::shrink(FileHeader &file) {
   closed.checksum = SumOf(closed);
   closed.closed = SumOf(closed, offsetof(FileHeader, closed));
   if (::pwrite(file_, bytes, sizeof bytes, 0) != sizeof bytes || !moves) return;
-  if (::ftruncate(file_, static_cast<off_t>(kPage + capacity + text.size())) != 0) return; // it is longer, and whole
+  if (::ftruncate(file_, static_cast<off_t>(kPage + capacity + text.size())) != 0) return; // too long, but whole
 }
 
-// In a child that was forked: the file is its parent's. What other threads had locked here stays so.
+// In a forked child: the file is the parent's. Locks of the parent's other threads stay locked here.
 void Writer::leave_to_parent() {
   Writer &all = writer();
   publisher().tap.store(nullptr, std::memory_order_relaxed);
@@ -216,19 +217,19 @@ bool Writer::describe(Kind kind, uint64_t site, std::string_view text) {
   std::memcpy(bytes.data() + sizeof *entry, text.data(), text.size());
   FileHeader &file = *mapped_.load(std::memory_order_relaxed);
   entry->checksum = SumOf(entry, file.seed, end_ - kPage - file.capacity, bytes.size());
-  // In one call, which no signal that ends the process divides.
+  // In one call, so that a signal that ends the process cannot split it.
   const ssize_t written = ::pwrite(file_, bytes.data(), bytes.size(), static_cast<off_t>(end_));
   if (written == static_cast<ssize_t>(bytes.size())) {
     end_ += bytes.size();
     return true;
   }
-  file.lost.fetch_add(1, std::memory_order_relaxed); // so that readers say that records are missing
+  file.lost.fetch_add(1, std::memory_order_relaxed); // so that readers report missing records
   return false;
 }
 
-// A thread of its own.
+// Runs in a thread of its own.
 void Writer::prepare() {
-  std::mutex mutex; // guards nothing: if a call is missed, pages are ready later
+  std::mutex mutex; // guards nothing: after a missed notification, pages are only ready later
   for (std::unique_lock lock(mutex);;) {
     wanted_.wait(lock);
     writing.is_so.store(true, std::memory_order_seq_cst);
@@ -237,7 +238,7 @@ void Writer::prepare() {
   }
 }
 
-// The position of so many bytes, all in one segment.
+// Takes a position for `size` bytes, all in one segment.
 uint64_t Writer::reserve(FileHeader &file, uint64_t size) {
   const uint64_t segment = file.segment;
   if (size > segment || size > UINT32_MAX) return kNone;
@@ -257,7 +258,7 @@ uint64_t Writer::reserve(FileHeader &file, uint64_t size) {
 
 void Writer::take(const RecordHeader &header, const Span *spans, size_t count) noexcept {
   std::atomic<bool> &is_writing = writing.is_so;
-  is_writing.store(true, std::memory_order_seq_cst); // with the exchange in close(): one of us sees the other
+  is_writing.store(true, std::memory_order_seq_cst); // with the exchange in close(): one sees the other's store
   if (FileHeader *const file = mapped_.load(std::memory_order_seq_cst)) {
     const size_t size = sizeof(EntryHeader) + header.payload_size;
     if (const uint64_t at = reserve(*file, size); at != kNone) {
@@ -269,7 +270,7 @@ void Writer::take(const RecordHeader &header, const Span *spans, size_t count) n
       Checksum sum(file->seed, at);
       std::byte *to = Append(entry + offsetof(EntryHeader, record), sum, &record, sizeof record);
       for (size_t i = 0; i < count; ++i) to = Append(to, sum, spans[i].data, spans[i].size);
-      // Last, so that what is killed before has no entry.
+      // Last, so that a process killed before leaves no entry.
       __atomic_store_n(reinterpret_cast<uint64_t *>(entry), sum.value(), __ATOMIC_RELEASE);
     } else {
       file->lost.fetch_add(1, std::memory_order_relaxed);
@@ -279,7 +280,7 @@ void Writer::take(const RecordHeader &header, const Span *spans, size_t count) n
 }
 
 Writer &writer() {
-  static Writer &all = *new Writer; // never destroyed: XLA's threads may outlive what is static
+  static Writer &all = *new Writer; // never destroyed: XLA's threads may outlive static objects
   return all;
 }
 

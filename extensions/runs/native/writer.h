@@ -1,4 +1,4 @@
-// Writes a run file, which is mapped into memory: whatever ends the process, what has been written is in the file.
+// Writes a run file, which is mapped into memory: however the process ends, all written records are in the file.
 #pragma once
 
 #include <atomic>
@@ -14,23 +14,22 @@
 
 namespace effects::runs {
 
-// The process's one, as the publisher has one tap.
+// One per process, since the publisher has one tap.
 //
 // A thread may be about to write while the file is closed:
 //   1. The thread sees that a file is open.
-//   2. Another unmaps it.
-//   3. The thread writes to memory that is gone.
-// So a thread says that it writes and then looks whether a file is open; who closes takes the file away and then waits
-// until no thread writes. Each thread says it in a place of its own, so that no thread waits for another's cache line.
+//   2. Another thread unmaps the file.
+//   3. The first thread writes to unmapped memory.
+// So a thread first marks that it writes, and then checks that a file is open; close() removes the file and then waits
+// until no thread writes. Each thread has its own mark, so that no cache line is contended.
 class Writer final : public Tap {
 public:
-  // Throws std::runtime_error, which says what the file system did. Once the file is full it goes on at its begin. A file
-  // that is there is kept under another name, unless it is not the one with this inode: then, and if another process
-  // records into it, returns false.
+  // Throws std::runtime_error for the file system. Once the file is full, it is overwritten from its beginning. Renames
+  // a present file. Returns false if that file has another inode than `inode`, or another process records into it.
   bool open(const std::string &path, uint64_t capacity, std::optional<uint64_t> inode = {});
-  // The file then takes what its records need.
+  // Truncates the file to the size of its records.
   void close();
-  // Appends what describes records, before any that needs it. Returns false if the file system has no room.
+  // Appends a description, before any record that needs it. Returns false if the file system has no room.
   bool describe(Kind kind, uint64_t site, std::string_view text);
 
   void take(const RecordHeader &header, const Span *spans, size_t count) noexcept override;
@@ -42,13 +41,13 @@ private:
   void shrink(FileHeader &file);
   static void leave_to_parent();
 
-  std::mutex mutex_; // guards opening, closing and what describes
+  std::mutex mutex_; // guards opening, closing and descriptions
   int file_ = -1;
-  uint64_t end_ = 0; // where the next description goes
-  bool has_thread_ = false; // which prepares pages
+  uint64_t end_ = 0; // the place of the next description
+  bool has_thread_ = false; // true once a thread prefaults pages
 
   std::atomic<FileHeader *> mapped_{nullptr};
-  std::condition_variable wanted_; // are pages
+  std::condition_variable wanted_; // pages are wanted
 };
 
 Writer &writer();

@@ -43,7 +43,7 @@ def test_never_done():
         return x
 
     assert "`sin` that starts at" in (message := refusal(f))
-    assert "is never done. What is started is done once" in message
+    assert "is never done. Each start has one done" in message
 
 
 def test_updated_in_one_branch_and_never_done():

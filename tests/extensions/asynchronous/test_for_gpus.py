@@ -141,7 +141,7 @@ def test_what_is_started_and_what_stands_between_may_run_beside_each_other(start
 @pytest.mark.parametrize("platform", ["rocm", "tpu"])
 def test_callbacks_are_refused_where_there_are_no_handlers(platform):
     """What is in flight has no place there."""
-    with pytest.raises(NotImplementedError, match="which there are for CPUs and for NVIDIA's GPUs"):
+    with pytest.raises(NotImplementedError, match="they exist for CPUs and NVIDIA's GPUs"):
         lowered(lambda x: fx.async_done(fx.async_callback(lambda x: x, X, x)), X, platforms=(platform,))
 
 

@@ -176,7 +176,7 @@ def test_warning_that_is_an_error_ends_the_program():
 @pytest.mark.parametrize("when", [1, jnp.arange(2) > 0, "x"])
 def test_predicate_is_one_boolean(when):
     """Anything else is refused while tracing."""
-    with pytest.raises(TypeError, match="as `when`. That is one boolean"):
+    with pytest.raises(TypeError, match="as `when`. `when` is one boolean"):
         fx.jit(lambda x: fx.breakpoint(when=when))(1)
 
 

@@ -296,7 +296,7 @@ def test_global_barrier_names_who_has_not_come(barriers):
     early, late = (report["late"] for report in barriers)
     assert re.fullmatch(
         r"BarrierTimeout: The barrier of 2 processes waited 0.5 s, and these had not come in time: process 1\. "
-        r"It returns .*\. Wait longer, .*\.",
+        r"It returns .*\. Pass a longer `timeout`, .*\.",
         early,
     )
     assert "these had not come in time: process 1." in late

@@ -81,7 +81,7 @@ def test_what_cannot_be_meant_is_refused(path, command):
         fx.record(3)
     with fx.record(os.fsencode(path)) as recording, fx.capture(suppress=True):
         fx.print("1")
-    with pytest.raises(RuntimeError, match="again behind its end"), recording:
+    with pytest.raises(RuntimeError, match="again after its end"), recording:
         pass
     with pytest.raises(fx.runs.RunError, match="without a path"):
         fx.runs.read()

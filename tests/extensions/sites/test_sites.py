@@ -296,7 +296,7 @@ def test_switch_of_nothing(switch, named):
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, True, "3", None])
 def test_every_of_no_number(n, named):
-    with pytest.raises(ValueError, match=rf"`fx.sites\(\.\.\.\).every` was given {n!r}\. One of every so many"):
+    with pytest.raises(ValueError, match=rf"`fx.sites\(\.\.\.\).every` was given {n!r}\. `every` is a positive"):
         fx.sites(HERE).every(n)
 
 

@@ -23,7 +23,7 @@ SLIPS = (
     Slip(
         "calls.failures",
         "dispatch/runtime/failures.py",
-        "        native.raise_attention()  # the next call looks\n",
+        "        native.raise_attention()  # makes the next call look\n",
         "",
         "A function that has been called raises no failure of a program before.",
         SECOND,

@@ -91,7 +91,7 @@ SLIPS = (
     Slip(
         "failures.second_interrupt",
         "effects/_jax/traces.py",
-        "finally:  # once more: another interrupt may have ended the first\n                    leave_traces()",
+        "finally:  # once more: an interrupt may have ended the first call\n                    leave_traces()",
         "finally:\n                    pass",
         "A second interrupt leaves a trace of JAX's behind.",
         (f"{INTERRUPTS}::test_second_interrupt_leaves_no_trace_of_jax_behind",),

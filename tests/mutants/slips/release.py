@@ -148,7 +148,7 @@ SLIPS = (
     Slip(
         "release.copy_of_an_answer",
         ORDER,
-        "return header.reply == 0; // a device's copy; an answer that it waits for has been given already",
+        "return header.reply == 0; // a device's copy; if it awaits an answer, that has been given",
         "return true;",
         "A device that asks again for what has been answered waits for ever.",
         (f"{TEST}::test_accept_of_what_has_left",),

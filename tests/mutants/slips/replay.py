@@ -116,7 +116,7 @@ SLIPS = (
     Slip(
         "replay.device_of_the_whole",
         BUILDER,
-        "if ((shown.flags & kReplicated) != 0) shown.device = kAllDevices; // whichever was heard first\n",
+        "if ((shown.flags & kReplicated) != 0) shown.device = kAllDevices; // whichever device came first\n",
         "",
         "A record of a whole value is said to be of the device that was heard first.",
         ("tests/native/publishing_test.cc::test_replicated_records_are_of_no_device",),

@@ -64,7 +64,7 @@ SLIPS = (
     Slip(
         "rings.kept_size",
         PUBLISHER,
-        "header.flags &= static_cast<uint16_t>(~kLarge); // here the payload follows its header, whatever its size\n",
+        "header.flags &= static_cast<uint16_t>(~kLarge); // on the side list the payload follows its header\n",
         "",
         "A large record that is kept beside a full ring is read as if it travelled by itself.",
         (f"{PUBLISHING}::test_large_close_is_never_dropped",),

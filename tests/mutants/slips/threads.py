@@ -33,7 +33,7 @@ SLIPS = (
     Slip(
         "threads.handler_waits",
         "dispatch/runtime/background.py",
-        "self._unfinished.release()  # a signal's handler may wait for it too",
+        "self._unfinished.release()  # a signal handler may wait for it too",
         "pass",
         "A barrier hangs once the handler of a signal has waited for what it waits for.",
         ("tests/dispatch/test_interrupts.py::test_handler_of_a_signal_waits_for_what_it_interrupts",),
