@@ -141,7 +141,7 @@ class Reading:
         def log(label: str, level: str, **fields: Any) -> None:
             words = [label, *(f"{name}={np.array(value)}" for name, value in fields.items()), level]
             text = f"{' '.join(words)}{in_lane(self._lane, self._grid)}"
-            hidden = level == "DEBUG"  # which has a number all the same
+            hidden = level == "DEBUG" and not self._has_all()  # which has a number all the same
             self._at_this_point(f"#{label}" if hidden else label, lambda: hidden or self.lines.append(text))
 
         def call(label: str, *values: int) -> list[int]:
@@ -170,6 +170,7 @@ class Reading:
             passes = lambda device: self.filters.shows(label, every, first, once, device)  # noqa: E731
             with self._alternatives(1):
                 if holds:
+                    passes = None if self._has_all() else passes
                     self._at_this_point(label, lambda: self.lines.append(text), passes=passes)
                 else:
                     self._at_this_point("", lambda: None)
@@ -190,6 +191,10 @@ class Reading:
         self._lane, self._points, self._position, self._steps = (), [], [0], None
         self._grid, self._log, self._defers, self._visits, self._asked = None, None, False, False, []
         return namespace["program"](number, *state)
+
+    def _has_all(self) -> bool:
+        """Whether the reading has what filters and levels leave out."""
+        return False
 
     def more_names(self, program: Program) -> dict[str, Any]:
         """What else the source may call, for those who have more statements."""

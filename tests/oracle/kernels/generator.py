@@ -26,14 +26,14 @@ from tests.oracle.kernels.statements import (
 )
 from tests.oracle.language import FEATURES, Block_, Case, Expression, Program, Statement, is_native, statements
 from tests.oracle.place import Draw, Place
-from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.calls import Call
 from tests.oracle.statements.control import While
 from tests.oracle.statements.state import OptimizationBarrier
 
-KERNEL_FEATURES = FEATURES - {"grad", "filters", "switches"} | {"grid_order"}
-"""What programs with kernels may have besides. JAX differentiates a kernel forward only."""
+KERNEL_FEATURES = FEATURES - {"grad", "filters", "switches", "async"} | {"grid_order"}
+"""What programs with kernels may have besides. JAX differentiates a kernel forward only, and asynchronous operations in
+one are refused."""
 
 
 @dataclass(frozen=True)
@@ -248,14 +248,14 @@ class KernelGenerator(Generator):
         )
 
     def _may_be_reordered(self, body: Block_) -> bool:
-        """Not where a failure ends the kernel, whose log is lost then, nor where an operation ends on the host."""
+        """Not where a failure ends the kernel, whose log is lost then."""
         functions = {function.name: function for function in self.functions}
         every, called = [*statements(body)], set()
         for s in every:
             if isinstance(s, Call) and s.function not in called:
                 called.add(s.function)
                 every += statements(functions[s.function])
-        return not any(isinstance(s, InFlight) or (isinstance(s, Callback) and s.fails_at) for s in every)
+        return not any(isinstance(s, Callback) and s.fails_at for s in every)
 
 
 def case_number(seed: int, number: int) -> Case:

@@ -14,7 +14,6 @@ from tests.oracle.kernels.kernel import Kernel
 from tests.oracle.language import Case, Program, statements
 from tests.oracle.observe import Outcome
 from tests.oracle.rings import drops
-from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.calls import Call
 
@@ -52,8 +51,6 @@ def _can_be_rewritten(program: Program) -> bool:
 def _waits(tree: object, waiting: set[str]) -> bool:
     """Whether something in there waits for the host, given the functions that do."""
     return any(
-        isinstance(s, InFlight)
-        or (isinstance(s, Callback) and s.awaited)
-        or (isinstance(s, Call) and s.function in waiting)
+        (isinstance(s, Callback) and s.awaited) or (isinstance(s, Call) and s.function in waiting)
         for s in statements(tree)
     )
