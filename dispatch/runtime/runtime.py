@@ -120,8 +120,6 @@ class Waiting:
         if self._drain.ended:
             self._drain.finish(done)
             return self._poll(which, names, None)
-        if not done():  # a program that failed while it was traced has an epoch too
-            self._drain.start()
 
         def is_done_in_time() -> bool:
             left = None if deadline is None else max(0.0, deadline - monotonic())
