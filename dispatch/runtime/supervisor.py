@@ -311,7 +311,7 @@ class Supervisor:
 
     def _end_program_of(self, thread: int, function: Running, seconds: float) -> None:
         nested = function.own
-        called = [] if nested is None else [(nested.thread, number, traits_of(nested, number)) for number in [*nested.calls]]
+        called = [] if nested is None else [(number, traits_of(nested, number)) for number in [*nested.calls]]
         waits, now = self._waits(), self._drain.running.get(thread)
         if now is None or now[:_SINCE] != function[:_SINCE]:
             return  # it has just ended
@@ -321,9 +321,9 @@ class Supervisor:
         self._failures.end_program(function.key, failure)
         # A callback of what the function has called would take the thread that is free now, and might go as deep. What
         # it calls from now on is refused: see `Drain.runs_in_ended_program`.
-        for nested_thread, number, traits in called:
-            if traits is not None and traits.awaits_results:
-                self._failures.stop((nested_thread, number), errors.EffectError(said))
+        for number, traits in called:
+            if nested is not None and traits is not None and traits.awaits_results:
+                self._failures.stop((nested.thread, number), errors.EffectError(said))
         Background(lambda: answer_with(function.reply, failure)).start()  # the rest of the program may run there
         if in_region(function.token[PHASE]):  # the other devices' functions do not begin before this one ends
             native.end_program(*function.key)
