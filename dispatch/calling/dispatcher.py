@@ -38,6 +38,12 @@ P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 
+MSG_IN_ENDED = (
+    "A callback called `{name}` after its own program had been ended, which waited in a deadlock. Such a callback "
+    "calls no more programs with effects. See the error of its program."
+)
+
+
 class Dispatcher(native.QuickCalls, Generic[P, R]):
     """Calls a threaded function: supplies its runtime token and keeps its output token for the drain.
 
@@ -278,6 +284,8 @@ def _must_poll(stream: Stream, output_token: Any) -> bool:
 
 def _raise_earlier(stream: Stream, name: str) -> None:
     """Raises the first failure of this thread's programs whose calls have returned, before the next one is called."""
+    if stream.is_nested and runtime.drain.runs_in_ended_program():
+        raise errors.EffectError(MSG_IN_ENDED.format(name=name))
     if stream.unpolled:
         runtime.failure_poll.poll_over(stream, runtime.drain.wait)
     if config.errors == "next_call":

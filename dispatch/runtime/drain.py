@@ -145,6 +145,11 @@ class Drain:
         running = self.running_functions().values()
         return [*(str(function) for function in running if function.run is None), *map(str, self.beside.unended())]
 
+    def runs_in_ended_program(self) -> bool:
+        """True if the supervisor has ended the program of the function that the calling thread runs."""
+        now = self.running.get(threading.get_ident())
+        return now is not None and now[0].results is not None and not now[3]
+
     def running_functions(self) -> dict[int, Running]:
         """The functions that run, by the identities of their drain threads."""
         running = self.running.copy()
@@ -221,6 +226,8 @@ class Drain:
             return True
         if self._writes == threading.get_ident():
             raise RuntimeError(MSG_OUTPUT_WAITS)
+        if not self._threads and not done():  # a program that could not be traced or compiled has an epoch too
+            self.start()
         return native.wait(lambda: done() or self.ended, timeout, native.is_nested())
 
     def finish(self, done: Callable[[], bool]) -> None:

@@ -360,6 +360,13 @@ class Failures:
         if stopped:
             native.end_together(*key)
 
+    def stop(self, key: ProgramKey, failure: BaseException) -> None:
+        """Keeps a failure, and carries out no more effects of the program, whatever `after_error` says."""
+        self.add(key, failure)
+        with self._lock:
+            self._of(key).stopped = True
+            self.unended.add(key)
+
     def _note_failed(self, key: ProgramKey, program: FailedProgram, failure: BaseException) -> None:
         program.first = program.first or failure
         if stops_after_error(key):

@@ -120,8 +120,6 @@ class Waiting:
         if self._drain.ended:
             self._drain.finish(done)
             return self._poll(which, names, None)
-        if not done():  # also if tracing failed, which opens an epoch
-            self._drain.start()
 
         def is_done_in_time() -> bool:
             left = None if deadline is None else max(0.0, deadline - monotonic())

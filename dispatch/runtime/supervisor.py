@@ -59,8 +59,7 @@ _BUSY = 0.1
 _COLLECTS_UNDER_LOCK = sys.version_info < (3, 12)
 """True if the creation of an object may collect garbage at once, with any locks held: before Python 3.12."""
 
-_ROOT = Path(__file__).parents[2]
-_OURS = tuple(str(_ROOT / package) + os.sep for package in ("dispatch", "effects", "extensions", "lowering"))
+_OURS = str(Path(__file__).parents[2]) + os.sep  # the package, which has the other folders by links
 _JAX = str(Path(jax.__file__).parent) + os.sep
 
 _READERS = {"asarray", "array", "block_until_ready"}
@@ -311,14 +310,20 @@ class Supervisor:
         return max(awaited, key=lambda each: each[1].since, default=None)
 
     def _end_program_of(self, thread: int, function: Running, seconds: float) -> None:
+        nested = function.own
+        called = [] if nested is None else [(number, traits_of(nested, number)) for number in [*nested.calls]]
         waits, now = self._waits(), self._drain.running.get(thread)
         if now is None or now[:_SINCE] != function[:_SINCE]:
             return  # the function has just ended
-        failure = errors.EffectError(
-            DEADLOCK.format(name=function.name, where=function.where, seconds=seconds, waits=waits)
-        )
+        said = DEADLOCK.format(name=function.name, where=function.where, seconds=seconds, waits=waits)
+        failure = errors.EffectError(said)
         self._drain.running[thread] = (*now[:_REPLY], 0, *now[_REPLY + 1 :])
         self._failures.end_program(function.key, failure)
+        # A callback of what the function has called would take the thread that is free now, and might go as deep. What
+        # it calls from now on is refused: see `Drain.runs_in_ended_program`.
+        for number, traits in called:
+            if nested is not None and traits is not None and traits.awaits_results:
+                self._failures.stop((nested.thread, number), errors.EffectError(said))
         Background(lambda: answer_with(function.reply, failure)).start()  # the program's continuation may run there
         if in_region(function.token[PHASE]):  # the other devices' functions begin only after this one
             native.end_program(*function.key)
@@ -369,7 +374,7 @@ def _shown_stack(innermost: FrameType | None) -> list[str]:
     users = [
         (frame, frame.f_lineno)
         for frame in (stack[: ours[-1]] if ours else stack)
-        if not frame.f_code.co_filename.startswith((*_OURS, _JAX))
+        if not frame.f_code.co_filename.startswith((_OURS, _JAX))
     ]
     shown = traceback.StackSummary.extract(iter(reversed(users))).format()
     return [f"    {line}" for each in shown for line in each.rstrip().split("\n")]

@@ -93,6 +93,7 @@ from effects._jax.dispatch import jit as jit
 from effects._jax.dispatch import log_callback as log_callback
 from effects._jax.dispatch import logs_failures as logs_failures
 from effects._jax.dispatch import lower_as_callback as lower_as_callback
+from effects._jax.dispatch import native_call_primitives as native_call_primitives
 from effects._jax.dispatch import need_devices as need_devices
 from effects._jax.dispatch import options_of_jit as options_of_jit
 from effects._jax.dispatch import register_effect_types as register_effect_types

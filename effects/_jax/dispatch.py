@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+from jax._src import buffer_callback, core, debugging, dispatch, ffi, shard_map, sharding_impls
 from jax._src import callback as jax_callback
 from jax._src import config as jax_config
-from jax._src import core, debugging, dispatch, shard_map, sharding_impls
 from jax._src import effects as jax_effects
 from jax._src import mesh as jax_mesh
 from jax._src.api import jit as jit  # JAX's own, even after `fx.install`
@@ -90,6 +90,8 @@ io_callback_p = jax_callback.io_callback_p
 
 callback_primitives = (debug_print_p, debug_callback_p, io_callback_p)
 """The primitives of JAX's own callbacks that have effects."""
+native_call_primitives = (ffi.ffi_call_p, buffer_callback.buffer_callback_p)
+"""The primitives of JAX's native calls. With `has_side_effect=True` they have an effect, which JAX does not order."""
 
 _EFFECTS = (
     debugging.DebugEffect,
@@ -97,6 +99,7 @@ _EFFECTS = (
     jax_callback.IOEffect,
     jax_callback.OrderedIOEffect,
 )
+_NATIVE_EFFECTS = (ffi.FfiEffect, buffer_callback.BufferCallbackEffect)
 
 binding_callbacks = jax.make_user_context(None)
 """The binder of JAX's own callbacks; None: JAX's. It is part of the keys of JAX's caches, so that a function that was
@@ -104,8 +107,8 @@ traced with another value is traced again."""
 
 
 def has_callbacks_of_jax(holder: Any) -> bool:
-    """True if a jaxpr or an equation has the effects of JAX's own callbacks."""
-    return any(isinstance(effect, _EFFECTS) for effect in holder.effects)
+    """True if a jaxpr or an equation has the effects of JAX's own callbacks or native calls."""
+    return any(isinstance(effect, (*_EFFECTS, *_NATIVE_EFFECTS)) for effect in holder.effects)
 
 
 def is_callback_effect(effect: JaxEffect) -> bool:

@@ -7,6 +7,8 @@ Pallas first.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -31,6 +33,7 @@ from jax._src.state.types import AbstractRef
 
 from effects._jax.core import closed_jaxpr, eqns_in, evaluate, is_closed, source_of, trace_to_jaxpr
 from effects._jax.dispatch import is_callback_effect, left_to_jax
+from effects._jax.patches import implements
 
 pallas_call_p = pallas_call.pallas_call_p
 
@@ -332,6 +335,27 @@ def _interpreter_of(interpret: Any) -> Callable[..., Any]:
     else:
         from jax._src.pallas.mosaic.interpret import interpret_pallas_call
     return interpret_pallas_call.interpret_pallas_call
+
+
+@implements("state of simulated kernels")
+def _with_new_memory(initialize: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the callback by which each device of a simulated kernel finds the kernel's memory, or makes it."""
+    from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+
+    lock = threading.Lock()
+
+    @functools.wraps(initialize)
+    def find_memory(token: Any, device: Any, *args: Any, **options: Any) -> Any:
+        with lock:
+            if int(device) in getattr(interpreter._shared_memory, "found_by", ()):  # by a former kernel, which failed
+                interpreter.reset_tpu_interpret_mode_state()
+            token = initialize(token, device, *args, **options)
+            memory: Any = interpreter._shared_memory
+            memory.found_by = {*getattr(memory, "found_by", ()), int(device)}
+        return token
+
+    find_memory.__module__ = __name__
+    return find_memory
 
 
 def scope_body(scope: Any) -> Any:

@@ -129,6 +129,7 @@ _TITLE = f"What importing `effects` changes in JAX {jax.__version__}:"
 Rows = Callable[[], tuple[Patch, ...]]
 
 KERNELS = "jax._src.pallas.pallas_call"
+FOR_TPUS = "jax._src.pallas.mosaic.interpret.interpret_pallas_call"
 
 ROWS_OF: dict[str, Rows] = {}
 """By module: the rows that change it, which are made once it has been imported."""
@@ -196,6 +197,21 @@ def _rows_of_kernels() -> tuple[Patch, ...]:
             "The simulation turns the grid into a loop, in which nothing says whose effects these are.",
             "0.10",
             "JAX's simulation has the program's index in all bodies.",
+        ),
+    )
+
+
+@_of(FOR_TPUS)
+def _rows_of_interpreter() -> tuple[Patch, ...]:
+    return (
+        Patch(
+            "state of simulated kernels",
+            (attribute(sys.modules[FOR_TPUS], "_initialize_shared_memory"),),
+            "A kernel that is simulated for a TPU begins with new memory where one that failed has left its own.",
+            "JAX keeps that for debugging, and refuses the next kernel of the process: 'Revisited block'. A callback "
+            "that fails would end all kernels after its own.",
+            "0.10",
+            "JAX's simulation gives each kernel memory of its own.",
         ),
     )
 

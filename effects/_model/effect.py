@@ -255,9 +255,10 @@ def keys_of_effects(names: Iterable[str]) -> frozenset[str | int]:
 
 JAX_DEBUG = register_effect(Effect("jax.debug", domain=PROGRAM))
 JAX_IO = register_effect(Effect("jax.io_callback", domain=PROGRAM))
+JAX_FFI = register_effect(Effect("jax.ffi_call", domain=PROGRAM, kind="device"))
 
-OF_JAX = frozenset({JAX_DEBUG.name, JAX_IO.name})
-"""The names of the effects that JAX's own callbacks become inside `fx.jit`."""
+OF_JAX = frozenset({JAX_DEBUG.name, JAX_IO.name, JAX_FFI.name})
+"""The names of the effects that JAX's own callbacks and native calls become inside `fx.jit`."""
 
 
 # The keys of a program's tokens: its order domains, and one key for all effects without an order.

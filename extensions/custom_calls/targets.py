@@ -64,8 +64,8 @@ def register_custom_call(name: str, handler: Any, *, platform: str = "cpu") -> N
         name: The name by which programs call it. Those that are exported, or compiled and kept, carry it.
         handler: A function that XLA's FFI macros have defined, as one of: a `PyCapsule`; a function of a library that
             `ctypes` has loaded; a function without arguments that returns a capsule, as nanobind makes them; a pair
-            (path of a shared library, symbol). One of XLA's older signature, which cannot be told
-            from these, ends the process.
+            (path of a shared library, symbol). One of XLA's older signature, which cannot be told from these, ends
+            the process: write `token_effects::OfC`.
         platform: `"cpu"`, `"cuda"` or `"rocm"`.
 
     Raises:

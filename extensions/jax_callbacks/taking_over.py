@@ -34,6 +34,7 @@ from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
 from effects.extensions.jax_callbacks.jax_line import JaxLine
+from effects.extensions.jax_callbacks.native_calls import bind_native, native_call_p
 from effects.extensions.jax_callbacks.origin import JaxCall
 from effects.lowering.holders import Others, find_holder, set_others
 from effects.lowering.rewrite import rewritten, with_jaxprs
@@ -279,6 +280,8 @@ def _taken_over(jaxpr: Any, in_program_order: bool) -> Any:
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         if eqn.primitive in _jax.callback_primitives:
             return bind_effect(eqn.primitive, operands, eqn.params, in_program_order)
+        if eqn.primitive in _jax.native_call_primitives and eqn.effects and in_program_order:
+            return native_call_p.bind(*operands, call=eqn.primitive, **eqn.params)
         if _jax.has_callbacks_of_jax(eqn) and _takes_tokens(eqn.primitive):
             eqn = with_jaxprs(eqn, take_over)
         return _jax.bind(eqn, operands)
@@ -304,6 +307,8 @@ def _given_back(jaxpr: Any) -> Any:
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         if eqn.primitive is effect_p and (origin := eqn.params["site"].origin) is not None:
             return origin.give_back(eqn.params["site"], operands)
+        if eqn.primitive is native_call_p:
+            return bind_native(*operands, **eqn.params)
         return _jax.bind(give_back(eqn), operands)
 
     return rewritten(jaxpr, apply)

@@ -26,6 +26,7 @@ from effects.extensions.kernels.api import DEFAULT_CAPACITY
 from effects.extensions.kernels.grid import LANES
 from effects.extensions.kernels.log import COUNTS, KernelLog, grown, need_of, order_of
 from effects.extensions.kernels.log_writer import LogWriter
+from effects.lowering.rewrite import rewritten, with_jaxprs
 from effects.lowering.summary import summarize
 
 MSG_AWAITED = (
@@ -228,11 +229,25 @@ def _with_log(
 ) -> dict[str, Any]:
     """The parameters of a kernel that writes the effects of these sites into a log, its last output."""
     kernel, writer = _jax.closed_jaxpr(params["jaxpr"]), LogWriter(sites, capacity, target)
+    if target == kernel_logs.TRITON:
+        kernel = _with_reductions_of_integers(kernel)
 
     def run(log: Any, *references: Any) -> list[Any]:
         return writer.write(kernel, log, references)
 
     return kernel_logs.with_log(params, width, target, run)
+
+
+def _with_reductions_of_integers(jaxpr: Any) -> Any:
+    """A jaxpr whose reductions of booleans, which JAX lowers to no code of Triton's, reduce integers."""
+    reductions = {jax.lax.reduce_and_p: jax.lax.reduce_min, jax.lax.reduce_or_p: jax.lax.reduce_max}
+
+    def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
+        if (reduce := reductions.get(eqn.primitive)) is None or operands[0].dtype != bool:
+            return _jax.bind(with_jaxprs(eqn, _with_reductions_of_integers), operands)
+        return [reduce(operands[0].astype(np.int32), eqn.params["axes"]) != 0]
+
+    return rewritten(jaxpr, apply)
 
 
 _jax.mlir.register_lowering(logged_kernel_p, _logged_kernel_lowering, cacheable=False)

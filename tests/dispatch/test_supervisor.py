@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -10,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import effects as fx
@@ -269,3 +272,35 @@ def test_waiting_of_the_drains_threads_is_no_computing(monkeypatch):
         fx.jit(lambda x: fx.callback(lambda x: None, None, x))(1)  # an epoch ends, at which the thread looks
         waits.join(60)
     assert not waits.is_alive()
+
+
+@pytest.mark.parametrize("place", [jnp.asarray, np.asarray], ids=["array of JAX's", "of NumPy"])
+@pytest.mark.parametrize("options", [{}, {"after_error": "go_on", "errors": "barrier"}], ids=str)
+def test_recursion_that_takes_all_threads_is_ended_at_once(place, options, said):
+    """A callback that calls its own program until no thread of XLA's is left is ended with the whole chain of its
+    callers, and goes no deeper: what it calls is refused, whether it was called before or is called after that."""
+    depth, begun = 150, []
+
+    def go_down(n):
+        begun.append(int(n))
+        return f(place(n - 1)) if n else n
+
+    f = fx.jit(lambda n: fx.callback(go_down, jax.ShapeDtypeStruct((), jnp.int32), n))
+    f(jnp.int32(0))  # compiled
+    with fx.config.override(stall_seconds=0.5, stall_fail_seconds=1, **options):
+        with pytest.raises(fx.EffectError) as raised:
+            f(jnp.int32(depth))
+            fx.effects_barrier(timeout=120)
+        with contextlib.suppress(fx.EffectError, ExceptionGroup):  # what the callbacks raised themselves
+            fx.effects_barrier(timeout=120)
+    assert len(begun) < depth
+    causes = [str(raised.value)]
+    cause = raised.value
+    while (cause := cause.__cause__) is not None:
+        causes.append(str(cause))
+    assert any("A deadlock" in text for text in causes), causes[-1]
+    for message in said.messages:
+        lines = message.splitlines()
+        assert len([line for line in lines if line.startswith("- the callback")]) <= 2  # the youngest may be elsewhere
+        assert all("return f(" in after for line, after in itertools.pairwise(lines) if line.startswith("      File"))
+    assert f(jnp.int32(1)) == 0

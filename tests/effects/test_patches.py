@@ -16,6 +16,7 @@ from tests.helpers import ROOT, run_each_after_jax, run_python
 SNAPSHOT = """
 import contextlib, gc, json, sys, types
 import jax, jax.export, jax.extend.core, jax.experimental.checkify, jax.experimental.compute_on
+import jax._src.buffer_callback, jax._src.pallas.mosaic.interpret.interpret_pallas_call
 import jax._src.hijax, jax._src.xla_metadata, jax.experimental.serialize_executable, jax.experimental.pallas
 import rich.console
 with contextlib.suppress(ImportError):

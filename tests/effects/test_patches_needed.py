@@ -165,6 +165,27 @@ def _says_what_to_write():
         return "fx.print" in str(error)
 
 
+def _kernels_after_one_that_fails():
+    """The number of kernels, of one, that run after one that has failed."""
+    from jax.experimental.pallas import tpu
+
+    def kernel(x, o):
+        o[...] = x[...] + fx.callback(lambda x: 1 // x, jax.ShapeDtypeStruct((), jnp.int32), x[0])
+
+    block = pl.BlockSpec((1,), lambda i: (i,))
+    options = {"grid": (3,), "in_specs": [block], "out_specs": block, "interpret": tpu.InterpretParams()}
+    f = fx.jit(pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((3,), jnp.int32), **options))
+    ran = 0
+    for x in [1, 1, 0], [2, 1, 1]:
+        with contextlib.suppress(fx.EffectError, jax.errors.JaxRuntimeError):
+            jax.block_until_ready(f(jnp.array(x)))
+            ran += 1
+        with contextlib.suppress(fx.EffectError):
+            fx.effects_barrier()
+    tpu.reset_tpu_interpret_mode_state()
+    return ran
+
+
 NEEDED = {
     "text of traced values": (_says_what_to_write, True, False),
     "JAX's own callbacks": (lambda: _records(jax.vmap(_branch_of_jax), jnp.arange(3)), 1, 3),
@@ -190,6 +211,7 @@ NEEDED = {
         0,
     ),
     "grids of simulated kernels": (lambda: _records_of_kernel(_kernel_with_loop, jnp.ones(2)), 4, 0),
+    "state of simulated kernels": (_kernels_after_one_that_fails, 1, 0),
     "effects of custom_partitioning": (_is_refused, True, False),
     "lowering of compiled kernels": (_tokens_of_log, 1, 2),
     "effects_barrier": (_failures_of_barrier, 1, 0),

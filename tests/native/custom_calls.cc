@@ -207,11 +207,32 @@ ffi::Future Fold(ffi::Buffer<ffi::S32> x, int64_t modulus, ffi::ResultBuffer<ffi
   return future;
 }
 
+// Functions of XLA's older signature.
+void OldAdd(void *out, const void **in) {
+  for (int i = 0; i < 3; ++i)
+    static_cast<float *>(out)[i] = static_cast<const float *>(in[0])[i] + static_cast<const float *>(in[1])[i];
+}
+void OldCount(void *out, const void **) { *static_cast<int32_t *>(out) = 7; }
+void OldSwap(void *out, const void **in) {
+  void **outs = static_cast<void **>(out);
+  std::memcpy(outs[0], in[1], sizeof(int32_t));
+  std::memcpy(outs[1], in[0], 3 * sizeof(float));
+}
+void OldNote(void *, const void **in) {
+  std::lock_guard lock(mutex);
+  seen.push_back(*static_cast<const int32_t *>(in[0]));
+}
+
 } // namespace
 
 using F32 = ffi::Buffer<ffi::F32>;
 using S32 = ffi::Buffer<ffi::S32>;
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(old_add, token_effects::OfC<OldAdd>, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(old_count, token_effects::OfC<OldCount>,
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(old_swap, token_effects::OfC<OldSwap>, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(old_note, token_effects::OfC<OldNote>, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(add, Add, ffi::Ffi::Bind().Arg<F32>().Attr<float>("by").Ret<F32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(note, Note, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(note_attribute, NoteAttribute, ffi::Ffi::Bind().Attr<int64_t>("value"));

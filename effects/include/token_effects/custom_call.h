@@ -35,6 +35,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "xla/ffi/api/ffi.h"
 
@@ -176,6 +177,21 @@ xla::ffi::ErrorOr<T> Attribute(const xla::ffi::Dictionary &attributes, std::stri
   return xla::ffi::Unexpected(
       Error(xla::ffi::ErrorCode::kInvalidArgument, happened, "A handler reads its attributes by name and type",
             "Give " + named + " to `fx.custom_call`, as a NumPy number where its width matters"));
+}
+
+// A handler that calls a function of XLA's older signature. `out` is the result, or the array of results unless there
+// is one:
+//
+//   XLA_FFI_DEFINE_HANDLER_SYMBOL(scale, token_effects::OfC<OldScale>,
+//                                 ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+template <void (*function)(void *out, const void **in)>
+xla::ffi::Error OfC(xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets) {
+  std::vector<const void *> in(args.size());
+  std::vector<void *> out(rets.size());
+  for (size_t i = 0; i < in.size(); ++i) in[i] = args.get<xla::ffi::AnyBuffer>(i)->untyped_data();
+  for (size_t i = 0; i < out.size(); ++i) out[i] = (*rets.get<xla::ffi::AnyBuffer>(i))->untyped_data();
+  function(out.size() == 1 ? out[0] : out.data(), in.data());
+  return xla::ffi::Error::Success();
 }
 
 } // namespace token_effects

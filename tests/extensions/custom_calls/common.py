@@ -23,6 +23,7 @@ HANDLERS = [
     "later",
     "note",
     "note_attribute",
+    *("old_add", "old_count", "old_note", "old_swap"),
     "say",
     "scale",
     "sizes",

@@ -41,6 +41,19 @@ def test_operands_and_results(way):
 
 
 @EVERY_WAY
+def test_functions_of_the_older_signature(way, seen):
+    """An adapter gives them any number of operands and results: none, one as it is, several as an array."""
+    x, row, number = jnp.array([1.0, 2, 3]), jax.ShapeDtypeStruct((3,), F32), jnp.int32(5)
+    assert way(lambda x: fx.custom_call("test.old_add", row, x, x))(x).tolist() == [2, 4, 6]
+    assert way(lambda: fx.custom_call("test.old_count", ONE))() == 7
+    first, second = way(lambda x, n: fx.custom_call("test.old_swap", (ONE, row), x, n, effect=STEP))(x, number)
+    assert (first.item(), second.tolist()) == (5, [1, 2, 3])
+    seen()
+    way(lambda n: fx.custom_call("test.old_note", (), n, effect=STEP))(number)
+    assert seen() == [5]
+
+
+@EVERY_WAY
 def test_attributes(way):
     """Numbers, strings, bytes, arrays, dictionaries."""
     given = {

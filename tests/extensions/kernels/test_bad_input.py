@@ -201,24 +201,3 @@ def test_types_that_a_target_does_not_take(target, given):
     ):
         lower(logged(lambda x: pl.pallas_call(kernel, compiler_params=options, **BLOCKS)(x)), platform, X)
     _check(str(error.value), kernel)
-
-
-@pytest.mark.parametrize("target", [target for target in TARGETS if target != "tpu"])
-@pytest.mark.parametrize("reduce", [jnp.all, jnp.any])
-def test_reduction_of_booleans_for_gpus(target, reduce):
-    """JAX's compilers have none, and a check needs none: it takes the array."""
-
-    def kernel(of):
-        def kernel(x, o):
-            fx.check(of(x[...] > 0), "not all of them")
-            o[...] = x[...]
-
-        return kernel
-
-    def program(of):
-        return logged(lambda x: pl.pallas_call(kernel(of), compiler_params=options, **BLOCKS)(x))
-
-    platform, options = TARGETS[target]
-    lower(program(lambda x: x), platform, X)
-    with pytest.raises(NotImplementedError, match="reduce_(and|or)"):
-        lower(program(reduce), platform, X)

@@ -152,3 +152,19 @@ def test_barrier_semaphores():
         expected = [("0 comes", "0 goes on"), ("1 comes", "1 goes on")]
         expected = sum(expected if parallel else zip(*expected, strict=True), ())
         assert [text for _, text, _ in records] == list(expected)
+
+
+def test_kernels_after_one_that_fails():
+    """Whichever program of the grid a kernel fails in, the next kernel of the process runs as if it had not."""
+
+    def kernel(x_ref, o_ref):
+        o_ref[...] = fx.error_if(x_ref[...], x_ref[0, 0] < 0, "below")
+
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    options = {"grid": (3,), "in_specs": [block], "out_specs": block, "interpret": pltpu.InterpretParams()}
+    f = fx.jit(pl.pallas_call(kernel, X[:24], **options))
+    for failing in (0, 8, 16):
+        with pytest.raises(fx.CheckError, match="below"):
+            f(X[:24].at[failing].set(-1))
+        np.testing.assert_array_equal(f(X[:24]), X[:24])
+    fx.effects_barrier()

@@ -19,6 +19,7 @@ from jax.sharding import AbstractDevice, AbstractMesh
 
 import effects as fx
 from effects._jax import pallas
+from effects.extensions.kernels import log_rules
 from effects.extensions.kernels.log_rules import LogOptions, log_kernel
 
 pytestmark = [
@@ -348,3 +349,33 @@ def test_checks_of_arrays(target):
     platform, options = TARGETS[target]
     x = jax.ShapeDtypeStruct((4 * BLOCK,), jnp.float32)
     assert "tensor<4x" in lower(logged(lambda x: call(kernel, options, x)), platform, x)
+
+
+REDUCTIONS = {
+    "all": lambda x: jnp.all(x > 0),
+    "any": lambda x: jnp.any(x > 0),
+    "of an array of two axes": lambda x: jnp.all(x.reshape(2, -1) > 0),
+    "of one axis": lambda x: jnp.any(jnp.all(x.reshape(2, -1) > 0, axis=1)),
+    "in a loop": lambda x: jax.lax.fori_loop(0, 3, lambda i, ok: ok & jnp.all(x > i), jnp.all(x > -1)),
+    "in a branch": lambda x: jax.lax.cond(x[0] > 0, lambda: jnp.all(x > 1), lambda: jnp.any(x > 2)),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_of_booleans_for_triton(name):
+    """JAX has no code of Triton's for them. A kernel with effects reduces integers, to the same result."""
+    of = REDUCTIONS[name]
+
+    def kernel(x, o):
+        fx.check(of(x[...]), "not so")
+        fx.print("{}", of(x[...]))
+        o[...] = x[...]
+
+    if "axis" not in name and "axes" not in name and "branch" not in name:  # what Triton takes of arrays
+        platform, options = TARGETS["triton"]
+        assert lower(logged(functools.partial(call, kernel, options)), platform, X)
+    rewritten = log_rules._with_reductions_of_integers(jax.make_jaxpr(of)(jnp.zeros(8)))
+    assert "reduce_and" not in str(rewritten) and "reduce_or" not in str(rewritten)
+    for seed in range(8):
+        x = jax.random.randint(jax.random.key(seed), (8,), -1 + seed % 3, 4).astype(jnp.float32)
+        assert jax.core.eval_jaxpr(rewritten.jaxpr, rewritten.consts, x) == [of(x)]
