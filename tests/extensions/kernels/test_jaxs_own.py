@@ -114,8 +114,8 @@ def _compiled(show):
 
 @pytest.mark.parametrize("size", [512, 8192], ids=["small", "more than the log's room"])
 def test_compiled_kernels_with_vectors_are_left_to_jax(size, any_device, caplog):
-    """A kernel for TPUs prints vectors on the device, as under `jax.jit`, and the log has a line. A kernel for Triton has
-    an order, if its vectors fit into its log."""
+    """A kernel for TPUs prints vectors on the device, as under `jax.jit`, and the log has a line. A kernel for Triton
+    has an order, if its vectors fit into its log."""
     x = jax.ShapeDtypeStruct((size,), jnp.float32)
     for target, (platform, options) in TARGETS.items():
         fmt = "block {}" if target == "tpu" else "block"  # as JAX's compilers take vectors
