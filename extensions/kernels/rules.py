@@ -244,8 +244,8 @@ def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any)
 
 
 def thread_mesh_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
-    """Threads a kernel over a mesh as the `pallas_call` by which JAX simulates it. In a compiled one, JAX's own callbacks
-    are left to JAX, and other effects are refused."""
+    """Threads a kernel over a mesh as the `pallas_call` by which JAX simulates it. In a compiled one, JAX's own
+    callbacks are left to JAX, and other effects are refused."""
     if any(map(_jax.is_reference, args)):
         return _thread_closed_over(ctx, tokens, args, params["jaxprs"][0], params)
     if (kernel := pallas.kernel_of_mesh(params, tuple(map(_jax.typeof, args)))) is not None:

@@ -22,7 +22,6 @@ import effects as fx
 from effects.asynchronous import TextError, parse
 from tests.helpers import ROOT, build_once, meet_barrier
 
-
 VERDICTS = ("works", "differently", "needs a device", "not")
 
 
