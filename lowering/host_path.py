@@ -40,6 +40,8 @@ MSG_PARTIAL = (
 
 
 def record_lowering(ctx: Any, *args: Any, site: Site, edges: BoundaryMarkers, **_: Any) -> Any:
+    if edges.enters:
+        raise errors.MissingTokenRule(MSG_REGION_WITHOUT_NATIVE)
     if site.per_shard and _jax.automatic_devices(ctx):
         raise refused_per_shard(site, "in a program without native code", "turn the setting `native` on")
     refuse_missing_platform(ctx, site)

@@ -24,7 +24,8 @@ from effects import _jax
 from effects._config import config
 from effects._model.after import after
 from effects._model.callback import HostCall
-from effects._model.effect import ON_DEVICE, is_numbered
+from effects._model.device import publishes_natively
+from effects._model.effect import OF_JAX, ON_DEVICE, is_numbered
 from effects._model.wire import REPLICA_TOKEN_LENGTH
 from effects.lowering.holders import others
 from effects.lowering.masks import MaskContext, register_mask_rule
@@ -33,9 +34,9 @@ from effects.lowering.summary import begins_with_record, effects_of, ends_with_r
 from effects.lowering.tokens import BoundaryMarkers, TokenContext, Tokens, close_p, register_token_rule
 
 MSG_REGION_WITHOUT_NATIVE = (
-    "Effects in a `jax.shard_map` were lowered without the native module. Each device has effects of its own there, "
-    "and JAX's Python callbacks, which stand in for it, do not say which device they are for. Use a platform with "
-    "native handlers (CPU, or CUDA with its driver) with the setting `native`, or move the effects out."
+    "Effects with an order in a `jax.shard_map` were lowered without the native module. Each device has effects of its "
+    "own there, and JAX's Python callbacks, which stand in for it, do not say which device they are for. Write "
+    "`ordered=False`, use a platform with native handlers (CPU, or CUDA with its driver), or move the effects out."
 )
 
 
@@ -95,8 +96,9 @@ def _shard_map_token_rule(
     replica_axes = _jax.region_axes(mesh, newly_manual_axes)[1]
     is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # devices count already
     counts = not is_inside_whole and not (replica_axes and _is_inside_others(jaxpr, check_vma))
-    if refused := _refusal(jaxpr, counts, bool(replica_axes)):
-        if others().are_all_of([jaxpr]):
+    if refused := _refusal(jaxpr, mesh, counts, bool(replica_axes)):
+        have_no_order = all(x.name in OF_JAX or not x.ordered for x in effects_of(jaxpr.effects))
+        if others().are_all_of([jaxpr]) or (refused[0] is MSG_REGION_WITHOUT_NATIVE and have_no_order):
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
             return closed, list(_jax.bind(others().give_back(ctx.eqn), args))
         message, has_effects = refused
@@ -218,7 +220,7 @@ def _described(ctx: TokenContext, jaxpr: Any) -> tuple[str, str]:
     return names, str(where)
 
 
-def _refusal(jaxpr: Any, counts: bool, has_replicas: bool) -> tuple[str, Any] | None:
+def _refusal(jaxpr: Any, mesh: Any, counts: bool, has_replicas: bool) -> tuple[str, Any] | None:
     """The message for a region whose effects no device can be named for, and the jaxpr with these effects; or None."""
     if counts and has_replicas and (inner := _region_in(jaxpr)) is not None:
         return MSG_REGION_IN_REGION, inner
@@ -226,7 +228,8 @@ def _refusal(jaxpr: Any, counts: bool, has_replicas: bool) -> tuple[str, Any] | 
         return MSG_PARTLY_MANUAL, jaxpr
     if counts and has_replicas and jax.process_count() > 1:
         return MSG_PARTLY_OF_PROCESSES, jaxpr
-    if not config.native and _has_records(jaxpr):
+    devices = mesh.devices.flat if isinstance(mesh, jax.sharding.Mesh) else jax.devices()
+    if _has_records(jaxpr) and not (config.native and publishes_natively(devices[0])):
         return MSG_REGION_WITHOUT_NATIVE, jaxpr
     return None
 

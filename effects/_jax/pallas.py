@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import FrameType, SimpleNamespace
+from types import FrameType, FunctionType, SimpleNamespace
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from jax._src.interpreters import mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.interpreters.partial_eval import JaxprTracer as JaxprTracer
 from jax._src.pallas import core as pallas_core
-from jax._src.pallas import hlo_interpreter, pallas_call, primitives
+from jax._src.pallas import hlo_interpreter, mpmd, pallas_call, primitives
 from jax._src.pallas.primitives import num_programs_p as num_programs_p
 from jax._src.pallas.primitives import program_id_p as program_id_p
 from jax._src.pallas.primitives import run_scoped_p as run_scoped_p
@@ -54,9 +55,11 @@ def is_simulated(params: dict[str, Any]) -> bool:
 
 def visits_in_order(params: dict[str, Any]) -> bool:
     """True if an interpreter of JAX's runs the programs of the grid one after the other, in the grid's order. The
-    interpreter for TPUs may have several cores, each a thread, and it shuffles parallel axes."""
+    interpreter for TPUs may have several cores, each a thread, and it shuffles parallel axes. Over a mesh, programs are
+    cores."""
     semantics = getattr(params["compiler_params"], "dimension_semantics", None) or ()
     is_parallel = any(str(getattr(each, "value", each)) == "parallel" for each in semantics)
+    is_parallel = is_parallel or (params.get("mesh") is not None and math.prod(grid_of_kernel(params) or ()) > 1)
     interpret = params["interpret"]
     return interpret is True or (
         bool(interpret) and getattr(interpret, "num_cores_or_threads", 1) == 1 and not is_parallel
@@ -327,6 +330,20 @@ def simulated_kernel(params: dict[str, Any], avals: Sequence[Any]) -> Any:
         return trace_to_jaxpr(
             lambda *args: list(simulate(*args, **more, **given)), avals, like=closed_jaxpr(params["jaxpr"])
         )
+
+
+def kernel_of_mesh(params: dict[str, Any], avals: Sequence[Any]) -> dict[str, Any] | None:
+    """The parameters of the `pallas_call` by which JAX simulates a kernel over a mesh; None if it does not do so.
+
+    `jax._src.pallas.mpmd` makes them in the function that also lowers the call. So that function is run with a
+    lowering that returns the parameters. It can go when JAX makes the call while tracing.
+    """
+    if not params["interpret"] or len(params["jaxprs"]) != 1 or params["external_meshes"]:
+        return None
+    lower = mpmd._mpmd_map_fallback_lowering
+    returning = SimpleNamespace(_pallas_call_lowering=lambda ctx, *nodes, **made: made)
+    made = FunctionType(lower.__code__, {**vars(mpmd), "pallas_call": returning})
+    return made(SimpleNamespace(avals_in=avals), *avals, **params)
 
 
 def _interpreter_of(interpret: Any) -> Callable[..., Any]:

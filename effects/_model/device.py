@@ -61,6 +61,12 @@ def platforms_with_handlers() -> tuple[str, ...]:
     return tuple(row.name for row in PLATFORMS.values() if row.handlers is not None)
 
 
+def publishes_natively(device: Any) -> bool:
+    """True if handlers publish the records of a device of this process."""
+    row = PLATFORMS.get(_jax.platform_of(device))
+    return row is not None and row.records == "native" and (row.is_usable is None or row.is_usable())
+
+
 def device_number(device: Any) -> int:
     """The number that records have for a device of this process."""
     platform = _jax.platform_of(device)

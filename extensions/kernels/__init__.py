@@ -16,14 +16,14 @@ def _load_rules() -> None:
     _jax.when_imported("effects.extensions.asynchronous.rules", _load_operations)
 
 
-def _refuse_effects_over_meshes() -> None:
+def _thread_kernels_over_meshes() -> None:
     from effects.extensions.kernels import rules
     from effects.lowering.tokens import register_token_rule
 
-    register_token_rule(_jax.mesh_kernel_primitive())(rules.refuse_mesh_kernel)
+    register_token_rule(_jax.mesh_kernel_primitive())(rules.thread_mesh_kernel)
 
 
-_jax.when_imported(_jax.MESH_KERNELS, _refuse_effects_over_meshes)
+_jax.when_imported(_jax.MESH_KERNELS, _thread_kernels_over_meshes)
 
 
 def _load_operations() -> None:

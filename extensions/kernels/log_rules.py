@@ -19,6 +19,7 @@ from effects._jax import kernel_logs, pallas
 from effects._model.callback import HostCall
 from effects._model.content import HandlerContent
 from effects._model.effect import Effect
+from effects._model.filter import LOGGER
 from effects._model.operand import Operand, flat_arguments
 from effects._model.site import Site
 from effects._model.where import Where
@@ -26,6 +27,7 @@ from effects.extensions.kernels.api import DEFAULT_CAPACITY
 from effects.extensions.kernels.grid import LANES
 from effects.extensions.kernels.log import COUNTS, KernelLog, grown, need_of, order_of
 from effects.extensions.kernels.log_writer import LogWriter
+from effects.lowering.holders import others
 from effects.lowering.rewrite import rewritten, with_jaxprs
 from effects.lowering.summary import summarize
 
@@ -57,6 +59,12 @@ MSG_MOSAIC_GPU = (
     "The effect `{effect}` at {where} is in a kernel that is compiled by Mosaic GPU. Kernels with effects are compiled "
     "by Triton and for TPUs. Compile it by Triton, with the `compiler_params` of `jax.experimental.pallas.triton`, or "
     "simulate it with `interpret=True`."
+)
+
+MSG_LEFT_TO_JAX = (
+    "`{effect}` at {where} is in a kernel that is compiled for a device, and has no place in the order of the program: "
+    "the kernel has no log that takes it. It runs on the device as under `jax.jit`. Print fewer values there, or "
+    "scalars, for order."
 )
 
 _MOST = 1 << 31
@@ -209,10 +217,27 @@ def _logged_kernel_abstract_eval(
     return [*outs, _jax.per_device(_jax.ShapedArray((programs, width), np.int32))]
 
 
+def leave_to_jax(eqn: Any, args: Sequence[Any], site: Site) -> Sequence[Any]:
+    """Binds a kernel all of whose effects are JAX's own callbacks as JAX does, and says so in the log."""
+    LOGGER.warning(MSG_LEFT_TO_JAX.format(effect=site.effect.name, where=site.where))
+    return _jax.bind(others().give_back(eqn), args)
+
+
 def _logged_kernel_lowering(
     ctx: Any, *operands: Any, sites: tuple[Site, ...], capacity: int, width: int, **params: Any
 ) -> Any:
     target = kernel_logs.kernel_target(ctx, params)
+    takes_any = target == kernel_logs.TRITON or (
+        target == kernel_logs.MOSAIC_TPU and not any(leaf.shape for site in sites for leaf in site.operands)
+    )
+    if not takes_any and all(site.origin for site in sites) and not pallas.is_simulated(params):
+        like = _jax.closed_jaxpr(params["jaxpr"])
+        bound = _jax.trace_to_jaxpr(lambda *args: pallas.pallas_call_p.bind(*args, **params), ctx.avals_in, like)
+
+        def call_jaxs(*args: Any) -> list[Any]:
+            return [*leave_to_jax(bound.eqns[0], args, sites[0]), jax.numpy.zeros(ctx.avals_out[-1].shape, "int32")]
+
+        return _jax.mlir.lower_fun(call_jaxs)(ctx, *operands)
     if target == kernel_logs.MOSAIC_GPU:
         raise NotImplementedError(MSG_MOSAIC_GPU.format(effect=sites[0].effect, where=sites[0].where))
     with_log = _with_log(params, target, sites, capacity, width)

@@ -24,9 +24,16 @@ from effects.dispatch.runtime.supervisor import other_waits
 from effects.extensions.kernels.api import grid_order_of, log_options_of, numbers_in_order
 from effects.extensions.kernels.bounds import refuse_compiled, refuse_derivative, with_bounds_checks
 from effects.extensions.kernels.grid import needs_grid, show_grid, visit_grid, with_lane
-from effects.extensions.kernels.log_rules import COMPILED, SIDE_BY_SIDE, LogOptions, log_kernel, logged_sites
+from effects.extensions.kernels.log_rules import (
+    COMPILED,
+    SIDE_BY_SIDE,
+    LogOptions,
+    leave_to_jax,
+    log_kernel,
+    logged_sites,
+)
 from effects.lowering.effect import bind_record
-from effects.lowering.holders import Extra, holds_of_jax
+from effects.lowering.holders import Extra, holds_of_jax, others
 from effects.lowering.masks import MaskContext, call_lanes, lanes_of, mask_effects, register_mask_rule, takes_lane
 from effects.lowering.regions import in_region, inside
 from effects.lowering.summary import declare_of_grid, summarize
@@ -38,8 +45,9 @@ MSG_INDEX_MAP = (
     "`pl.program_id` says which program it is."
 )
 MSG_MESH = (
-    "A kernel over a mesh, such as those of `plgpu.kernel`, has the effect `{effect}` at {where}. Effects are recorded "
-    "in kernels of `pl.pallas_call` alone. Write the kernel for that, or move the effect out of the kernel."
+    "A kernel over a mesh that is compiled for a device, such as one of `plgpu.kernel`, has the effect `{effect}` at "
+    "{where}. Of compiled kernels, those of `pl.pallas_call` alone record effects. Write the kernel for that, simulate "
+    "it with `interpret=True`, or move the effect out of it."
 )
 MSG_OPERATION = (
     "The asynchronous operation `{name}` at {where} is in a kernel. An operation belongs to the program, in which a "
@@ -225,7 +233,7 @@ def _mask_kernel(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Se
 @register_token_rule(pallas.pallas_call_p)
 def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
     if any(map(_jax.is_reference, args)):
-        return _thread_closed_over(ctx, tokens, args, params)
+        return _thread_closed_over(ctx, tokens, args, params["jaxpr"], params)
     if _needs_log(params):
         return _thread_log(ctx, tokens, args, params)
     if params["interpret"] is not True:  # an interpreter of JAX for a device
@@ -233,10 +241,16 @@ def _thread_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any)
     return _thread_simulated(ctx, tokens, args, params)
 
 
-def refuse_mesh_kernel(
-    ctx: TokenContext, tokens: Tokens, *args: Any, jaxprs: Sequence[Any], **params: Any
-) -> tuple[Tokens, Sequence[Any]]:
-    site = min((site for jaxpr in jaxprs for site in summarize(jaxpr).sites), key=lambda site: site.id)
+def thread_mesh_kernel(ctx: TokenContext, tokens: Tokens, *args: Any, **params: Any) -> tuple[Tokens, Sequence[Any]]:
+    """Threads a kernel over a mesh as the `pallas_call` by which JAX simulates it. In a compiled one, JAX's own
+    callbacks are left to JAX, and other effects are refused."""
+    if any(map(_jax.is_reference, args)):
+        return _thread_closed_over(ctx, tokens, args, params["jaxprs"][0], params)
+    if (kernel := pallas.kernel_of_mesh(params, tuple(map(_jax.typeof, args)))) is not None:
+        return _thread_kernel(ctx, tokens, *args, **kernel)
+    sites = [site for jaxpr in params["jaxprs"] for site in summarize(jaxpr).sites]
+    if (site := min((site for site in sites if site.origin is None), key=lambda site: site.id, default=None)) is None:
+        return tokens, leave_to_jax(ctx.eqn, args, sites[0])
     raise errors.MissingTokenRule(MSG_MESH.format(effect=site.effect, where=site.where))
 
 
@@ -285,7 +299,12 @@ def _thread_log(
         tokens, outs = _thread_simulated(ctx, tokens, args, rest)
         return outs
 
-    outs, records = log_kernel(args, params, _log_options(params), simulate)
+    try:
+        outs, records = log_kernel(args, params, _log_options(params), simulate)
+    except (NotImplementedError, ValueError):  # as of a log that has too little room
+        if pallas.is_simulated(params) or not others().are_all_of([params["jaxpr"]]):
+            raise
+        return tokens, leave_to_jax(ctx.eqn, args, min(summarize(params["jaxpr"]).sites, key=lambda site: site.id))
     for site, operands in records:
         after, _ = bind_record(ctx, tokens, operands, site)
         tokens = {**tokens, **after}
@@ -312,12 +331,12 @@ def _lower_compiled(lowering: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _thread_closed_over(
-    ctx: TokenContext, tokens: Tokens, args: Sequence[Any], params: dict[str, Any]
+    ctx: TokenContext, tokens: Tokens, args: Sequence[Any], kernel: Any, params: dict[str, Any]
 ) -> tuple[Tokens, Sequence[Any]]:
     """Threads a kernel that closes over references: it takes and returns their values, as when JAX lowers it."""
     avals = tuple(map(_jax.typeof, args))
     bound = _jax.trace_to_jaxpr(
-        lambda *args: pallas.pallas_call_p.bind(*args, **params), avals, like=pallas.scope_body(params["jaxpr"])
+        lambda *args: ctx.primitive.bind(*args, **params), avals, like=pallas.scope_body(kernel)
     )
     values = [x[...] if _jax.is_reference(x) else x for x in args]
     pure, values = _jax.discharge_state(bound, values, [True] * len(values))

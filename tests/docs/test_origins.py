@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 from functools import partial
 
 import jax
@@ -21,6 +22,27 @@ import effects as fx
 from effects.asynchronous import TextError, parse
 from tests.helpers import ROOT, build_once, meet_barrier
 
+VERDICTS = ("works", "differently", "needs a device", "not")
+
+
+def test_page_counts_its_rows():
+    """Each row says whether it works, and what is said to work names a test."""
+    head, *documents = (ROOT / "docs/reference/origins.md").read_text().split("\n## ")
+    counts = {}
+    for document in documents:
+        title, *lines = document.splitlines()
+        rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in lines if line.startswith("| ")][2:]
+        kinds = [re.match("|".join(VERDICTS), row[2])[0] for row in rows]
+        assert all(
+            len(row) == 4 and "::" in row[3]
+            for row, kind in zip(rows, kinds, strict=True)
+            if kind in ("works", "differently")
+        )
+        counts[title] = [kinds.count(verdict) for verdict in VERDICTS]
+    counts["all"] = [*map(sum, zip(*counts.values(), strict=True))]
+    shown = re.findall(r"^\| \[?([A-Za-z ]+?)(?:\]\(.*\))? \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", head, re.MULTILINE)
+    assert {title: [*map(int, numbers)] for title, *numbers in shown} == counts
+
 
 def test_every_test_that_the_page_names_exists():
     """And the page names every other test of this file."""
@@ -33,7 +55,7 @@ def test_every_test_that_the_page_names_exists():
     }
     assert len(named) > 80 and sorted(named - there) == []
     here = {name for file, name in there - named if file == "docs/test_origins.py"}
-    assert here == {"test_every_test_that_the_page_names_exists"}
+    assert here == {"test_page_counts_its_rows", "test_every_test_that_the_page_names_exists"}
 
 
 @pytest.fixture
@@ -96,14 +118,62 @@ def test_values_are_logged_as_written():
     assert logged == [1, 2]
 
 
-def test_barrier_waits_for_a_program_without_results(capsys):
+def test_barrier_waits_for_a_program_without_results(capsys, gates):
+    """Of which nothing can be waited for: neither an order nor a result."""
+    gate = gates()
+
     @fx.jit
     def f():
-        fx.print("hello world", ordered=False)
+        fx.print("hello {}", gate(jnp.zeros(())), ordered=False)
 
-    f()
+    assert f() is None
+    with pytest.raises(fx.BarrierTimeout):
+        fx.effects_barrier(timeout=0.05)
+    assert capsys.readouterr().out == ""
+    gate.open()
     meet_barrier()
-    assert capsys.readouterr().out == "hello world\n"
+    assert capsys.readouterr().out == "hello 0.0\n"
+
+
+def test_output_token_depends_on_each_unordered_effect():
+    """Nothing else in the program does."""
+
+    def f(x):
+        for number in range(3):
+            fx.print("{} {}", number, x + number, ordered=False)
+
+    text = fx.jit(f).lower(1.0).as_text()
+    lines = dict(re.findall(r"^ *(%\w+) = (.*)", text, re.MULTILINE))
+    needed = re.findall(r"return (%\w+)", text)[-1:]
+    for name in needed:
+        needed += [other for other in re.findall(r"%\w+", lines.get(name, "")) if other not in needed]
+    records = {name for name, line in lines.items() if "@effects_record" in line}
+    assert len(records) == 3 and records <= {*needed}
+
+
+def test_devices_do_not_wait_and_the_barrier_waits_for_each(capsys, gates):
+    """A program that is held keeps none of another device waiting; and a barrier waits for the effects of a program
+    whose device has gone on to another one."""
+    gate, called, go_on = gates(), threading.Event(), threading.Event()
+
+    def hold(x):
+        called.set()
+        assert go_on.wait(60)
+
+    held = fx.jit(lambda x: fx.print("hello {}", gate(x), ordered=False))
+    shows = fx.jit(lambda x: (fx.print("world {}", x, ordered=False), x)[1])
+    calls = fx.jit(lambda x: fx.callback(hold, None, x, ordered=False))
+    here, there = (jax.device_put(jnp.float32(i), jax.devices()[i]) for i in range(2))
+    held(here)
+    calls(there)
+    shows(there).block_until_ready()
+    assert called.wait(60)
+    for let_go in (gate.open, go_on.set):
+        with pytest.raises(fx.BarrierTimeout):
+            fx.effects_barrier(timeout=0.05)
+        let_go()
+    meet_barrier()
+    assert sorted(capsys.readouterr().out.split("\n")) == ["", "hello 0.0", "world 1.0"]
 
 
 # The design of Pallas
@@ -195,6 +265,31 @@ def test_templated_matmul(run):
     np.testing.assert_array_equal(result, np.full((512, 1024), 256))
 
 
+def test_custom_vmap_replaces_the_axis_of_the_grid(run):
+    """The rule of the user's calls a kernel of its own, with its own effects."""
+
+    def kernel(x_ref, o_ref, *, name):
+        fx.print(name + " {grid} {}", x_ref)
+        o_ref[...] = x_ref[...] * 2
+
+    def call(x, name):
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(partial(kernel, name=name), out_shape=shape, interpret=True)(x)
+
+    @jax.custom_batching.custom_vmap
+    def double(x):
+        return call(x, "alone")
+
+    @double.def_vmap
+    def _(size, batched, x):
+        return call(x, "lanes"), batched[0]
+
+    x = jnp.arange(4).reshape(2, 2)
+    assert run(double, x[0])[0] == ["alone () [0 1]"]
+    shown, result = run(jax.vmap(double), x)
+    assert shown == ["lanes () [[0 1]", " [2 3]]"] and result.tolist() == [[0, 2], [4, 6]]
+
+
 # Asynchronous operations in Pallas
 
 N = 4
@@ -208,39 +303,79 @@ def on_ring(f, **options):
     return jax.shard_map(f, mesh=mesh, in_specs=P("i"), out_specs=P("i"), **options)
 
 
-def test_program_goes_on_between_start_and_done(run):
+@pytest.mark.parametrize("barriers", [False, True])
+def test_program_goes_on_between_start_and_done(barriers, run, gates):
+    """Device 0 comes to its start when the others have computed what they have behind theirs. A `ppermute` that is done
+    where it starts would wait there. With the optimization barriers of the document, and without them."""
+    gate, others = gates(), threading.Semaphore(0)
+
     def f(x):
+        me = jax.lax.axis_index("i")
+        x = jax.lax.cond(me == 0, gate, lambda x: x, x)
         fut = ppermute_start(x)
+        if barriers:
+            x, fut = jax.lax.optimization_barrier((x, fut))
         z = x + 1
+        fx.callback(lambda z: others.release(), None, z, ordered=False)
         fx.print("meanwhile {}", z)
+        if barriers:
+            z, fut = jax.lax.optimization_barrier((z, fut))
         y = ppermute_done(fut)
         return y, z
 
-    shown, (y, z) = run(on_ring(f), RING)
+    def open_gate():
+        for _ in range(N - 1):
+            assert others.acquire(timeout=60)
+        gate.open()
+
+    thread = threading.Thread(target=open_gate)
+    thread.start()
+    shown, (y, z) = run(on_ring(f, check_vma=False), RING)
+    thread.join()
     assert shown == [f"meanwhile [{d}.]" for d in (1, 2, 3, 4)]
     assert (y.tolist(), z.tolist()) == ([3, 0, 1, 2], [1, 2, 3, 4])
 
 
 def test_kernel_sends_with_semaphores(run):
-    """In one kernel, which JAX simulates."""
+    """In one kernel, which JAX simulates, and which adds one between what it starts and what it waits for."""
 
-    def ppermute_kernel(x_ref, y_ref, send_sem, recv_sem):
+    def ppermute_add_one_kernel(x_ref, y_ref, z_ref, send_sem, recv_sem, block_ref):
         right_neighbor = jax.lax.rem(jax.lax.axis_index("i") + 1, N)
         descriptor = pltpu.make_async_remote_copy(x_ref, y_ref, send_sem, recv_sem, device_id=right_neighbor)
         descriptor.start()
         fx.print("sent")
+        pltpu.sync_copy(x_ref, block_ref)
+        block_ref[...] += 1
+        fx.print("meanwhile {}", block_ref[0, 0])
+        pltpu.sync_copy(block_ref, z_ref)
         descriptor.wait_send()
         descriptor.wait_recv()
         fx.print("received by {device}")
 
-    def ppermute(x):
+    def ppermute_and_add_one(x):
         whole, semaphore = pl.BlockSpec(memory_space=pl.ANY), pltpu.SemaphoreType.DMA
-        options = {"in_specs": [whole], "out_specs": whole, "scratch_shapes": [semaphore, semaphore]}
-        return pl.pallas_call(ppermute_kernel, out_shape=x, interpret=pltpu.InterpretParams(), **options)(x)
+        scratch = [semaphore, semaphore, pltpu.VMEM(x.shape, x.dtype)]
+        options = {"in_specs": [whole], "out_specs": (whole, whole), "scratch_shapes": scratch}
+        return pl.pallas_call(ppermute_add_one_kernel, (x, x), interpret=pltpu.InterpretParams(), **options)(x)
 
-    shown, y = run(on_ring(ppermute, check_vma=False), jnp.zeros((8 * N, 128)) + jnp.repeat(RING, 8)[:, None])
-    assert shown == ["sent"] * N + [f"received by {d}" for d in range(N)]
-    assert y[::8, 0].tolist() == [3, 0, 1, 2]
+    x = jnp.zeros((8 * N, 128)) + jnp.repeat(RING, 8)[:, None]
+    shown, (y, z) = run(on_ring(ppermute_and_add_one, check_vma=False), x)
+    meanwhile, received = [f"meanwhile {d + 1}.0" for d in range(N)], [f"received by {d}" for d in range(N)]
+    assert shown == ["sent"] * N + meanwhile + received
+    assert (y[::8, 0].tolist(), z[::8, 0].tolist()) == ([3, 0, 1, 2], [1, 2, 3, 4])
+
+
+def test_kernel_that_returns_semaphores_is_not_simulated():
+    """JAX refuses it, without effects, so a start and a done cannot be kernels of their own."""
+
+    def start_kernel(x_ref, send_sem, o_ref):
+        pltpu.make_async_copy(x_ref, o_ref, send_sem).start()
+
+    x, whole, semaphore = jnp.ones((8, 128)), pl.BlockSpec(memory_space=pl.ANY), pltpu.SemaphoreType.DMA(())
+    specs = {"in_specs": [whole], "out_specs": (pl.BlockSpec(memory_space=pltpu.SEMAPHORE), whole)}
+    start = pl.pallas_call(start_kernel, out_shape=(semaphore, x), interpret=pltpu.InterpretParams(), **specs)
+    with pytest.raises(NotImplementedError):
+        jax.jit(start)(x)
 
 
 def scan(start, stop, body, init, unroll):
@@ -288,7 +423,68 @@ def test_values_go_around_a_ring_in_a_loop(loop, unroll, run):
         assert last.tolist() == RING.tolist() and out.tolist() == total.tolist()
 
 
+def test_future_ends_while_its_references_live(run):
+    """It is done in the `run_state` that makes them, and what is copied stays in it."""
+    left = []
+
+    def f(x, escapes):
+        @pl.run_state
+        def state(refs):
+            left.append(fx.copy_start(*refs))
+            refs[0][...] += 1
+            if not escapes:
+                fx.async_done(left.pop())
+
+        x, y = state((x, jnp.zeros_like(x)))
+        if escapes:
+            fx.async_done(left.pop())
+        return x, y
+
+    _, (x, y) = run(partial(f, escapes=False), RING)
+    assert (x.tolist(), y.tolist()) == ((RING + 1).tolist(), RING.tolist())
+    with pytest.raises(fx.FutureError, match="is never done"):
+        fx.jit(partial(f, escapes=True))(RING)
+
+
 # Asynchronous HLO
+
+OPERATIONS = {
+    "unary": jnp.sin,
+    "binary": lambda x: x * x[::-1],
+    "convert": lambda x: x.astype(jnp.int32),
+    "reduce": jnp.sum,
+    "window": jnp.cumsum,
+    "sort": jnp.sort,
+    "top_k": lambda x: jax.lax.top_k(x, 3),
+    "dot": lambda x: jnp.dot(x.reshape(4, 4), x.reshape(4, 4)),
+    "convolution": lambda x: jnp.convolve(x, x[:3]),
+    "fft": jnp.fft.fft,
+    "cholesky": lambda x: jnp.linalg.cholesky(jnp.diag(x)),
+    "gather": lambda x: x[jnp.array([3, 1])],
+    "scatter": lambda x: x.at[jnp.array([3, 1])].add(1),
+    "slice": lambda x: x[2:5],
+    "dynamic slice": lambda x: jax.lax.dynamic_slice(x, (x[1].astype(jnp.int32),), (3,)),
+    "pad": lambda x: jnp.pad(x, 2),
+    "copy": jnp.copy,
+    "random": lambda x: jax.random.normal(jax.random.key(0), x.shape) + x,
+    "while": lambda x: jax.lax.while_loop(lambda x: x[0] < 9, lambda x: x * 2, x),
+    "conditional": lambda x: jax.lax.cond(x[0] > 1, jnp.sin, jnp.cos, x),
+    "call": jax.jit(jnp.tanh),
+    "constant": lambda x: jnp.arange(3),
+    "nothing": lambda x: (),
+}
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+def test_any_operation_is_started(jit):
+    """What is done is what the operation by itself gives. Collectives and custom calls have their own tests."""
+    x = jnp.arange(1.0, 17)
+    started = jit(lambda x: [fx.async_done(fx.async_start(f, x)) for f in OPERATIONS.values()])(x)
+    for name, got, f in zip(OPERATIONS, started, OPERATIONS.values(), strict=True):
+        expected = jax.jit(f)(x)
+        assert jax.tree.structure(got) == jax.tree.structure(expected), name
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, expected)
+
 
 LONG = """HloModule, copies={}, between={{}}
 %callback.0 {

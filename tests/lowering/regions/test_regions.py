@@ -8,6 +8,8 @@ from jax.experimental import io_callback
 from jax.sharding import AxisType
 
 import effects as fx
+from effects import _jax
+from effects._model.device import PLATFORMS
 from tests.lowering.regions.meshes import by_device, collectives, mesh_of
 
 P = jax.P
@@ -232,6 +234,61 @@ def test_regions_in_regions_are_refused_where_both_have_effects():
         fx.jit(f)(jnp.arange(4))
 
 
-def test_region_without_native_code_is_refused():
-    with fx.config.override(native=False), pytest.raises(fx.MissingTokenRule, match="without the native module"):
+@pytest.fixture(params=["setting", "platform"])
+def without_native(request, monkeypatch):
+    """No handlers publish: because of the setting, or as on a TPU or a GPU of AMD's."""
+    if request.param == "platform":
+        monkeypatch.setitem(PLATFORMS, "cpu", PLATFORMS["cpu"]._replace(records="callback"))
+        yield
+    else:
+        with fx.config.override(native=False):
+            yield
+
+
+UNORDERED = {
+    "print": lambda x: fx.print("{}", x, ordered=False),
+    "callback": lambda x: fx.callback(lambda x: print(int(x)), None, x, ordered=False),
+    "JAX's print": lambda x: jax.debug.print("{}", x),
+    "both": lambda x: (fx.print("{}", x, ordered=False), jax.debug.print("{}", x)),
+}
+
+
+@pytest.mark.parametrize("show", UNORDERED)
+def test_region_without_native_code_has_effects_without_an_order(show, without_native, lines):
+    """Those that `jax.jit` runs: of each device in each turn, JAX's own included, beside ordered ones around the
+    region; and the barrier waits for them."""
+
+    def body(x):
+        lax.fori_loop(0, 2, lambda i, _: UNORDERED[show](x[0] + 10 * i) and None, None)
+        return x + 1
+
+    @fx.jit
+    def f(x):
+        fx.print("ahead")
+        x = by_device(body)(x)
+        fx.print("behind {}", x)
+        return x
+
+    results = []
+    shown = lines(lambda: results.append(f(jnp.arange(4))))
+    assert results[0].tolist() == [1, 2, 3, 4]
+    numbers = [str(n + 10 * i) for n in range(4) for i in range(2)] * (2 if show == "both" else 1)
+    assert sorted(shown) == sorted(["ahead", "behind [1 2 3 4]", *numbers])
+    assert [line for line in shown if line.isalpha() or " " in line] == ["ahead", "behind [1 2 3 4]"]
+
+
+def test_region_without_native_code_has_no_order(without_native):
+    with pytest.raises(fx.MissingTokenRule, match="without the native module"):
         fx.jit(by_device(shows))(jnp.arange(4))
+
+
+def test_region_is_lowered_for_no_other_platform_with_an_order(monkeypatch):
+    """What was traced where there are handlers is refused when it is lowered where there are none."""
+    client = jax.devices()[0].client
+    monkeypatch.setattr(_jax.mlir.ModuleContext, "get_backend", lambda *_, **__: client)
+    mesh = jax.sharding.AbstractMesh((4,), ("x",))
+    region = jax.shard_map(shows, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    x = jax.ShapeDtypeStruct((4,), jnp.int32, sharding=jax.NamedSharding(mesh, P("x")))
+    for platform in ("tpu", "rocm"):
+        with pytest.raises(fx.MissingTokenRule, match="without the native module"):
+            fx.jit(region).trace(x).lower(lowering_platforms=(platform,))
