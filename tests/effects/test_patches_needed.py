@@ -165,6 +165,12 @@ def _says_what_to_write():
         return "fx.print" in str(error)
 
 
+def _calls_without_arguments():
+    """The number of calls in a program that calls a function without arguments twice."""
+    function = jax.jit(lambda: fx.print("{}", jnp.float32(7)))
+    return jax.jit(lambda: (function(), function())).lower().as_text().count("call @")
+
+
 NEEDED = {
     "text of traced values": (_says_what_to_write, True, False),
     "JAX's own callbacks": (lambda: _records(jax.vmap(_branch_of_jax), jnp.arange(3)), 1, 3),
@@ -192,6 +198,7 @@ NEEDED = {
     "grids of simulated kernels": (lambda: _records_of_kernel(_kernel_with_loop, jnp.ones(2)), 4, 0),
     "effects of custom_partitioning": (_is_refused, True, False),
     "lowering of compiled kernels": (_tokens_of_log, 1, 2),
+    "calls without arguments": (_calls_without_arguments, 0 if _jax.inlined_late else 2, 2),
     "effects_barrier": (_failures_of_barrier, 1, 0),
 }
 """By row: what a program gives, with it and without it."""
