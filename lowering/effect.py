@@ -6,6 +6,7 @@ Handlers publish records from the device. Where there are none JAX's Python call
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from effects import _errors as errors
 from effects import _jax
 from effects._config import config
+from effects._jax import patches
 from effects._model.after import after_p
 from effects._model.callback import HostCall
 from effects._model.device import PLATFORMS
@@ -553,3 +555,15 @@ _jax.mlir.register_lowering(records_p, _lower_records, cacheable=False)
 _jax.mlir.register_lowering(effect_p, _lower_effect, cacheable=False)
 for _primitive in LOWERINGS.keys() - {record_p, effect_p}:
     _jax.mlir.register_lowering(_primitive, _lower(_primitive), cacheable=_primitive is not close_p)
+
+
+@patches.implements("calls without arguments")
+def _inline_calls(lower: Any) -> Any:
+    @functools.wraps(lower)
+    def inline(ctx: Any, *args: Any, jaxpr: Any, **params: Any) -> Any:
+        if not args and any(isinstance(effect, Order) for effect in jaxpr.effects):
+            params |= _jax.inlined_late
+        return lower(ctx, *args, jaxpr=jaxpr, **params)
+
+    inline.__module__ = __name__
+    return inline

@@ -267,6 +267,11 @@ class _Stage:
         self._function = function
         self._stage = stage
 
+    @property
+    def __class__(self) -> Any:
+        """The class of JAX's own object, for `isinstance`."""
+        return type(self._stage)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stage, name)
 

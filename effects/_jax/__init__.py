@@ -155,6 +155,7 @@ from effects._jax.primitives import custom_vmap_p as custom_vmap_p
 from effects._jax.primitives import discharge_state as discharge_state
 from effects._jax.primitives import hoisting_unless as hoisting_unless
 from effects._jax.primitives import inlined_calls as inlined_calls
+from effects._jax.primitives import inlined_late as inlined_late
 from effects._jax.primitives import is_plain_call as is_plain_call
 from effects._jax.primitives import is_value as is_value
 from effects._jax.primitives import lanes_at_front as lanes_at_front

@@ -28,6 +28,7 @@ from jax._src import api, callback, core, custom_batching, custom_partitioning, 
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.lax.control_flow import loops
+from jax._src.pjit import jit_p
 
 from effects._jax.primitives import cond_p, custom_vmap_p, run_state_p, scan_p, while_p
 
@@ -406,6 +407,15 @@ _TABLE = (
         "devices JAX lowers them in a program by itself, which ends the process.",
         "0.10",
         "JAX shows the effects of these functions, and lowers them with the program.",
+    ),
+    Patch(
+        "calls without arguments",
+        (lowering(jit_p),),
+        "Under plain `jax.jit`, a call of a jitted function without arguments that has ordered effects is inlined.",
+        "XLA gives the constants of such a function control dependencies, with which its CSE ends the process: "
+        "openxla/xla's pull request 23476.",
+        "0.12",
+        "XLA's CSE leaves out what it cannot remove.",
     ),
     Patch(
         "effects_barrier",

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax._src import (
     ad_checkpoint,
+    api,
     api_util,
     compute_on,
     core,
@@ -40,6 +41,9 @@ custom_jvp_call_p = custom_derivatives.custom_jvp_call_p
 custom_vjp_call_p = custom_derivatives.custom_vjp_call_p
 custom_vmap_p = custom_batching.custom_vmap_p
 run_state_p = discharge.run_state_p
+
+inlined_late: dict[str, Any] = {"inline": api.Inline.JAX_LATE} if hasattr(api, "Inline") else {}
+"""The parameters of a jitted function that JAX inlines when it lowers a call. JAX 0.10 has none."""
 
 
 def inlined_calls() -> dict[Primitive, Callable[[dict[str, Any]], Any]]:

@@ -175,3 +175,11 @@ def _generator(x):
 def test_jit_looks_like_jaxs(look):
     """`fx.jit` has all options in its signature, and wrong calls of it raise the errors of `jax.jit`."""
     assert outcome(JITS[look], fx.jit) == outcome(JITS[look], jax.jit)
+
+
+def test_stages_are_those_of_jax():
+    """What is traced, lowered and compiled are instances of JAX's classes, as type checkers at run time ask."""
+    traced = fx.jit(lambda x: (fx.print("{}", x), x)[1]).trace(1.0)
+    assert isinstance(traced, jax.stages.Traced)
+    assert isinstance(traced.lower(), jax.stages.Lowered)
+    assert isinstance(traced.lower().compile(), jax.stages.Compiled)

@@ -186,6 +186,12 @@ def _kernels_after_one_that_fails():
     return ran
 
 
+def _calls_without_arguments():
+    """The number of calls in a program that calls a function without arguments twice."""
+    function = jax.jit(lambda: fx.print("{}", jnp.float32(7)))
+    return jax.jit(lambda: (function(), function())).lower().as_text().count("call @")
+
+
 NEEDED = {
     "text of traced values": (_says_what_to_write, True, False),
     "JAX's own callbacks": (lambda: _records(jax.vmap(_branch_of_jax), jnp.arange(3)), 1, 3),
@@ -214,6 +220,7 @@ NEEDED = {
     "state of simulated kernels": (_kernels_after_one_that_fails, 1, 0),
     "effects of custom_partitioning": (_is_refused, True, False),
     "lowering of compiled kernels": (_tokens_of_log, 1, 2),
+    "calls without arguments": (_calls_without_arguments, 0 if _jax.inlined_late else 2, 2),
     "effects_barrier": (_failures_of_barrier, 1, 0),
 }
 """By row: what a program gives, with it and without it."""

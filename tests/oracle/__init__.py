@@ -12,6 +12,7 @@ it is raised, and it is among the records where these are captured.
     statements/  effects, callbacks, asynchronous operations, control flow, calls, refs, derivatives: each with its two
                  readings
     source       a program as Python source
+    mapped       along which axes of lanes JAX's own effects happen more than once
     python_      the sequential reading: Python runs that source
     jax_         the reading of JAX: a program as a function to be jitted
     host         what a program runs on, and what its callbacks do

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,3 +104,14 @@ class Less:
 
     def jax(self, scope: Scope, state: State) -> Any:
         return lax.lt(self.left.jax(scope, state), self.right.jax(scope, state))
+
+
+def names(tree: object) -> Iterator[str]:
+    """The names in expressions."""
+    if isinstance(tree, Name):
+        yield tree.name
+    elif isinstance(tree, tuple):
+        for each in tree:
+            yield from names(each)
+    elif isinstance(tree, Binary | Less):
+        yield from names((tree.left, tree.right))

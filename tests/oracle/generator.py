@@ -108,7 +108,7 @@ class Generator(Leaves):
 
     def anywhere(self) -> Place:
         """Where a function is called."""
-        return self.place(depth=1, lanes=True, forward=True, backward=True, lanes_back=True)
+        return self.place(depth=1, lanes=True, known=(), forward=True, backward=True, lanes_back=True)
 
     def block(self, place: Place, most: int = 3, effect: bool = False) -> Block_:
         """A few statements; more often than not with an effect among them."""
@@ -147,15 +147,10 @@ class Generator(Leaves):
         return tuple(effects)
 
     def leaves_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
-        return self.known_in_lanes(place, self.leaves)
+        return self.leaves
 
     def first_leaves_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
-        return self.known_in_lanes(place, self.first_leaves)
-
-    def known_in_lanes(self, place: Place, leaves: Sequence[Any]) -> Sequence[Any]:
-        """JAX's own effects happen once if no operand differs between lanes, which the interpreter does not know."""
-        of_jax = (self.jax_print, self.jax_print_ordered, self.jax_queued, self.jax_io, self.jax_sync)
-        return [leaf for leaf in leaves if leaf not in of_jax] if place.lanes else leaves
+        return self.first_leaves
 
     def nests_at(self, place: Place) -> Sequence[Callable[[Any], Statement]]:
         return self.nests
@@ -205,12 +200,17 @@ class Generator(Leaves):
         return Map(variable, xs, base, self.block(inner), self.expression(inner), self.register())
 
     def cond(self, place: Place) -> Statement:
+        test = self.less(place)
+        place = place.inside_branch(test)
         then, orelse = place.inside_predicate(), place.inside_other_branch()
-        return Cond(self.less(place), self.block(then, 2), self.block(orelse, 2))
+        return Cond(test, self.block(then, 2), self.block(orelse, 2))
 
     def switch(self, place: Place) -> Statement:
+        is_known = place.lanes and place.known and self.draw.integer(0, 1)
+        index = self.expression(place.with_known_values() if is_known else place)
+        place = place.inside_branch(index)
         others = tuple(self.block(place.inside_other_branch(), 2) for _ in range(self.draw.choice((1, 2))))
-        return Switch(self.expression(place), (*others, self.block(place.inside_predicate(), 2)))
+        return Switch(index, (*others, self.block(place.inside_predicate(), 2)))
 
     def wrapped(self, place: Place) -> Statement:
         wrapper = self.draw.choice([name for name in WRAPPERS if not (place.forward and name == "custom_vjp")])
@@ -223,8 +223,8 @@ class Generator(Leaves):
 
     def vmap(self, place: Place) -> Statement:
         variable = self.variable("l")
-        inner = place.inside_vmap(variable)
         xs, base = tuple(self.draw.integer(0, 9) for _ in range(self.draw.choice((2, 3, 1)))), self.atom(place)
+        inner = place.inside_vmap(variable, place.knows(base))
         body, result, target = self.block(inner, effect=True), self.expression(inner), self.register()
         return Vmap(variable, xs, base, body, result, target, apart=place.backward)
 

@@ -70,6 +70,10 @@ def is_native(kind: str) -> bool:
     return kind == "apart" or kind.startswith("native")
 
 
+def is_of_jax(kind: str) -> bool:
+    return kind.startswith("jax_")
+
+
 # What a callback may do besides writing its line -> the lines that come of it. In these, `label` is the callback's,
 # `who` tells those of ordered callbacks from those of unordered ones, and `value` is a number.
 ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {

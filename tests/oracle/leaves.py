@@ -15,6 +15,7 @@ from tests.oracle.language import (
     Expression,
     Statement,
     is_native,
+    is_of_jax,
 )
 from tests.oracle.place import Draw, Place
 from tests.oracle.statements.callback import Callback
@@ -49,17 +50,19 @@ class Leaves:
     def atom(self, place: Place) -> Expression:
         """A register or a value, seldom a literal."""
         kind = self.draw.integer(0, 5)
-        if kind == 5:
+        if kind == 5 or not (place.state or place.values):
             return Literal(self.draw.integer(0, 9))
         if kind == 4 and place.refs:
             return Read(self.draw.choice(place.refs))
-        return Name(self.draw.choice((*REGISTERS, *place.values, *REGISTERS, "x")))
+        return Name(self.draw.choice((*REGISTERS, *place.values, *REGISTERS, "x") if place.state else place.values))
 
     def expression(self, place: Place) -> Expression:
         operator = self.draw.choice(("", "+", "-", "*"))
         return Binary(operator, self.atom(place), self.atom(place)) if operator else self.atom(place)
 
     def less(self, place: Place) -> Less:
+        if place.lanes and place.known and self.draw.integer(0, 1):
+            return Less(Name(self.draw.choice(place.known)), self.atom(place.with_known_values()))
         return Less(Name(self.register()), self.draw.choice((self.atom(place), Literal(48))))
 
     def xs(self) -> tuple[int, ...]:
@@ -71,9 +74,15 @@ class Leaves:
     # Statements
 
     def effect(self, place: Place, kind: str) -> Statement:
+        place = self.operands_place(place, kind)
         # The handler of a custom call takes whole numbers.
-        chain = (Chain(),) * (not is_native(kind) and self.draw.integer(0, 5) == 5)
+        chain = (Chain(),) * (place.state and not is_native(kind) and self.draw.integer(0, 5) == 5)
         return Effect(kind, self.label(), self.operands(place) + chain)
+
+    def operands_place(self, place: Place, kind: str) -> Place:
+        """The place for the operands of an effect. JAX's own effects happen once along an axis of lanes along which no
+        operand is mapped, which the reading must know."""
+        return place.with_known_values() if place.lanes and is_of_jax(kind) else place
 
     def operands(self, place: Place, least: int = 0) -> tuple[Expression, ...]:
         count = max(least, self.draw.choice((1, 2, 2, 3, 0)))
@@ -124,7 +133,7 @@ class Leaves:
 
     def callback(self, place: Place, kind: str, **parameters: Any) -> Callback:
         layout = self.draw.choice(("flat", "keywords", "array", "tree"))
-        has_record = "record" in self.features and not kind.startswith("jax_")
+        has_record = "record" in self.features and not is_of_jax(kind)
         pass_record = has_record and self.draw.integer(0, 3) == 3
         actions: tuple[str, ...] = ()
         if kind not in DOMAINS and "nested" in self.features and self.draw.integer(0, 2) == 2:
@@ -138,7 +147,7 @@ class Leaves:
         if self.fails and may_fail:
             self.fails = False
             fails_at = self.draw.choice((1, 1, 2, 3))
-        operands = self.operands(place, least=layout == "array")
+        operands = self.operands(self.operands_place(place, kind), least=layout == "array")
         return Callback(kind, self.label(), operands, layout, pass_record, actions, remembers, fails_at, **parameters)
 
     def queued(self, place: Place) -> Statement:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hypothesis import strategies as st
 
+from tests.oracle.expressions import names
 from tests.oracle.statements.derivatives import BACKWARD, FORWARD
 
 if TYPE_CHECKING:
-    from tests.oracle.language import T
+    from tests.oracle.language import Expression, T
 
 
 class Draw(Protocol):
@@ -55,6 +56,8 @@ class Place:
     refs: tuple[str, ...] = ()
     may_make: frozenset[str] = frozenset({"new_ref", "freeze", "run_state"})
     lanes: bool = False  # whether a `vmap` may be around
+    known: tuple[str, ...] = ("n",)  # there: the values of which it is known along which axes they are mapped
+    state: bool = True  # whether the registers may be used
     forward: bool = False  # whether a derivative that goes forward may be around,
     backward: bool = False  # or one that goes backward,
     lanes_back: bool = False  # or one that does through lanes
@@ -63,6 +66,10 @@ class Place:
 
     def inside(self, *values: str) -> Place:
         return dataclasses.replace(self, depth=self.depth - 1, values=self.values + values)
+
+    def inside_branch(self, predicate: Expression) -> Place:
+        """One of several branches: JAX maps what comes from outside along the axes of the predicate, too."""
+        return self if self.knows(predicate) else dataclasses.replace(self, known=())
 
     def inside_predicate(self, *values: str) -> Place:
         """Under `vmap`, where it may differ between lanes, JAX takes no refs."""
@@ -83,12 +90,29 @@ class Place:
     def inside_rule(self) -> Place:
         """A rule for differentiating: JAX may trace it after what is around it, so it sees the state alone."""
         return dataclasses.replace(
-            self.inside(), values=(), lanes=True, forward=True, backward=True, lanes_back=False, may_call=False
+            self.inside(),
+            values=(),
+            known=(),
+            lanes=True,
+            forward=True,
+            backward=True,
+            lanes_back=False,
+            may_call=False,
         ).without_refs()
 
-    def inside_vmap(self, lane: str) -> Place:
-        inner = dataclasses.replace(self.inside(lane), lanes=True, lanes_back=self.backward)
+    def inside_vmap(self, lane: str, is_known: bool) -> Place:
+        """`is_known`: whether it is known along which axes of the `vmap`s around the lane's own value is mapped."""
+        known = (self.known if self.lanes else self.values) + (lane,) * is_known
+        inner = dataclasses.replace(self.inside(lane), lanes=True, known=known, lanes_back=self.backward)
         return inner.without_refs(may_make=self.may_make - {"run_state"})  # which JAX cannot batch
+
+    def knows(self, *expressions: Expression) -> bool:
+        """Whether it is known along which axes of the `vmap`s around these are mapped."""
+        return not self.lanes or {*names(expressions)} <= {*self.known}
+
+    def with_known_values(self) -> Place:
+        """The place, for operands of which it must be known along which axes of the `vmap`s around they are mapped."""
+        return dataclasses.replace(self, values=self.known, refs=(), state=False)
 
     def without_refs(self, *, may_make: Iterable[str] = ()) -> Place:
         return dataclasses.replace(self, refs=(), may_make=self.may_make & frozenset(may_make))

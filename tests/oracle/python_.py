@@ -3,7 +3,8 @@
 That is what the library promises to look like. JAX takes no part in it.
 
 Under `vmap`, the lanes are run one after the other, and what they do happens afterwards, in the order of the places in
-the program and at one place in the order of the lanes. One value, `x`, can be differentiated: the reading notes what is
+the program and at one place in the order of the lanes. JAX's own effects happen once along an axis along which no
+operand is mapped, if any lane comes there. One value, `x`, can be differentiated: the reading notes what is
 made of it, and goes back over that where JAX would.
 """
 
@@ -13,7 +14,7 @@ import collections
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ from tests.oracle.language import (
     kinds_of_labels,
     statements,
 )
+from tests.oracle.mapped import mapped_axes
 from tests.oracle.source import compiled
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.derivatives import BACKWARD, FORWARD
@@ -112,6 +114,8 @@ class Reading:
         self._kinds: dict[str, str] = {}  # of effects, by label
         # The lane of each `vmap` around, what is to happen in lanes, and where we are: see `_at_this_point`.
         self._lane: tuple[int, ...] = ()
+        self._axes: tuple[str, ...] = ()  # of each `vmap` around: the variable of its lanes
+        self._mapped: Mapping[str, frozenset[str]] = {}  # by label of JAX's own effects, see `mapped_axes`
         self._points: list[Point] = []
         self._position = [0]
         self._grid: tuple[int, ...] | None = None  # in a kernel: which program of its grid we are
@@ -133,6 +137,7 @@ class Reading:
     def interpret(self, program: Program, state: Sequence[int], number: int) -> tuple[int, ...]:
         callbacks = {s.label: s for s in statements(program) if isinstance(s, Callback)}
         self._kinds, self.stopped = kinds_of_labels(program), ""
+        self._mapped = mapped_axes(program)
         self.filters.known.update(label for label, kind in self._kinds.items() if kind == "filtered")
         has_logs = any(getattr(s, "order", None) is not None for s in statements(program))
         self.notes.begin(program, number, has_logs or program in self._rewritten)
@@ -188,7 +193,7 @@ class Reading:
         namespace |= {form: functools.partial(self._differentiate, form) for form in (*BACKWARD, *FORWARD)}
         namespace |= self.more_names(program)
         exec(compiled(program), namespace)
-        self._lane, self._points, self._position, self._steps = (), [], [0], None
+        self._lane, self._axes, self._points, self._position, self._steps = (), (), [], [0], None
         self._grid, self._log, self._defers, self._visits, self._asked = None, None, False, False, []
         return namespace["program"](number, *state)
 
@@ -239,8 +244,9 @@ class Reading:
         self._position[-1] += 1
         if self._lane or self._defers:
             asked = awaited and self._visits
+            lane = self._lane_of(label)
             what = Happening(happens, self._grid, None if asked else self._log, passes)
-            (self._asked if asked else self._points).append((tuple(self._position), self._lane, label, what))
+            (self._asked if asked else self._points).append((tuple(self._position), lane, label, what))
         elif (passes is None or passes(EVERYWHERE)) and not self._leave_out(label):
             with self._noted(label, (), self._log):
                 happens()
@@ -287,29 +293,31 @@ class Reading:
         finally:
             del position[-2:]
 
-    def _lockstep(self, lane: Callable[..., tuple[int, int]], xs: Sequence[int], *state: int) -> tuple[list[int], int]:
-        """The lanes' results, and the sum of their `x`."""
+    def _lockstep(
+        self, axis: str, lane: Callable[..., tuple[int, int]], xs: Sequence[int], *state: int
+    ) -> tuple[list[int], int]:
+        """The lanes' results, and the sum of their `x`. `axis`: the variable of the lanes."""
         around, of_lanes = self._steps, [[] if self._steps is not None else None for _ in xs]
 
         def run(number: int) -> tuple[int, int]:
             self._steps = of_lanes[number]
             return lane(xs[number], *state)
 
-        results = self._in_lanes(len(xs), run)
+        results = self._in_lanes(len(xs), run, axis)
         self._steps = around
         if around is not None:
             around.append(
-                lambda slope: sum(self._in_lanes(len(xs), lambda lane: self._back(of_lanes[lane] or [], slope)))
+                lambda slope: sum(self._in_lanes(len(xs), lambda lane: self._back(of_lanes[lane] or [], slope), axis))
             )
         return [result for result, _ in results], sum(x for _, x in results) % MODULUS
 
-    def _in_lanes(self, count: int, run: Callable[[int], T]) -> list[T]:
+    def _in_lanes(self, count: int, run: Callable[[int], T], axis: str = "") -> list[T]:
         self._position[-1] += 1
-        position, around, results = self._position, self._lane, []
+        position, around, axes, results = self._position, self._lane, self._axes, []
         for number in range(count):
-            self._position, self._lane = [*position, 0], (*around, number)
+            self._position, self._lane, self._axes = [*position, 0], (*around, number), (*axes, axis)
             results.append(run(number))
-        self._position, self._lane = position, around
+        self._position, self._lane, self._axes = position, around, axes
         if not around and not self._defers:
             self._let_happen()
         elif not around and self._visits:
@@ -317,12 +325,27 @@ class Reading:
             self._let_all_happen(points)
         return results
 
+    def _lane_of(self, label: str) -> tuple[int, ...]:
+        """The lane of an effect: of one of JAX's own, along the axes only along which an operand is mapped."""
+        if (mapped := self._mapped.get(label)) is None:
+            return self._lane
+        axes = self._axes[len(self._axes) - len(self._lane) :]  # within a kernel those around are part of its grid
+        return tuple(number for number, axis in zip(self._lane, axes, strict=True) if axis in mapped)
+
+    def _once(self, points: Sequence[Point]) -> list[Point]:
+        """Sorted points, of JAX's own effects one for each place and lane."""
+        found: list[Point] = []
+        for point in points:
+            if point[2] not in self._mapped or not found or found[-1][:3] != point[:3]:
+                found.append(point)
+        return found
+
     def _let_happen(self) -> None:
         self._points, points = [], self._points
         self._let_all_happen(points)
 
     def _let_all_happen(self, points: Sequence[Point]) -> None:
-        points = sorted(points, key=lambda point: point[:2])
+        points = self._once(sorted(points, key=lambda point: point[:2]))
         around = self._grid
         shown: dict[tuple[int, ...], bool] = {}  # by place, of effects with filters
         for number, (place, lane, label, happens) in enumerate(points):

@@ -22,7 +22,7 @@ from tests.oracle.statements.derivatives import CustomRule, Derivative, PrintGra
 from tests.oracle.statements.effects import Effect, Log
 from tests.oracle.statements.state import Assign
 
-A, B, N = Name("a"), Name("b"), Name("n")
+A, B, N, L = Name("a"), Name("b"), Name("n"), Name("l")
 SMALL = Program(
     functions=(Function("f0", "jit", (Effect("ordered", "f", (A,)), Assign("a", Binary("+", A, Literal(1))))),),
     body=(
@@ -152,22 +152,36 @@ OF_JAX = Program(
         Vmap(
             *("l", (1, 2, 3), Literal(0)),
             (
-                Cond(Less(Name("l"), Literal(2)), (Effect("jax_print", "small", (Name("l"),)),), (Call("f0", True),)),
-                While("k", (), Less(A, Name("l")), 3, (Assign("a", Binary("+", A, Literal(1))), Call("f0", True))),
+                Cond(Less(L, Literal(2)), (Effect("jax_print", "small", (L,)),), (Effect("jax_print", "large", (L,)),)),
+                While(
+                    "k", (), Less(A, L), 3, (Assign("a", Binary("+", A, Literal(1))), Effect("jax_print", "turn", (L,)))
+                ),
             ),
             *(A, "b"),
         ),
         Callback("jax_queued", "later", (A,), "tree", False, ("print",), True),
         Effect("jax_print_ordered", "ordered", (A,)),
-        Derivative("grad", "slope", (Wrapped("remat", True, (Effect("jax_print", "once", (A,)),)),), "c"),
+        Derivative(
+            "grad", "slope", (Wrapped("remat", True, (Effect("jax_print", "once", (A,)), Call("f0", True))),), "c"
+        ),
         Callback("jax_io", "saves", (A, B), "keywords", False, (), False),
         Callback("jax_sync", "asks", (A,), "flat", False, (), False, target="a", results=(("int32", 2),)),
         Effect("ordered", "end", (A,)),
     ),
 )
 OF_JAX_LINES = [
-    *("called 1", "called 1", "small 1", "called 2", "called 2", "called 3"),
-    *("later 1 @0", "later.print 1", "ordered 1", "once 1", "slope 1.0", "saves 1 14 @0", "asks 1 @0", "end 39"),
+    *("large 2", "large 3", "small 1", "turn 2", "turn 3", "turn 3"),
+    *(
+        "later 1 @0",
+        "later.print 1",
+        "ordered 1",
+        "once 1",
+        "called 1",
+        "slope 1.0",
+        "saves 1 14 @0",
+        "asks 1 @0",
+        "end 39",
+    ),
 ]
 
 
@@ -222,3 +236,62 @@ def test_check_slope_of_zero_has_no_sign() -> None:
     nothing = InFlight("nothing", "async_x", (), None, "i", 2, (), "b", -1)  # x - x
     program = Program((), (Derivative("grad", "slope", (CustomRule("rule", (), (), (), -1), nothing), "b"),))
     assert check([Run(program, (1, 0, 0))]).lines == ["rule 0.0", "slope 0.0"]
+
+
+JAXS = Program(
+    functions=(Function("f0", "jit", (Effect("jax_print", "called", ()),)),),
+    body=(
+        Vmap(
+            *("l", (1, 2, 3), Literal(0)),
+            (
+                Effect("jax_print", "once", (N,)),
+                Effect("jax_print", "each", (L,)),
+                Effect("ordered", "ours", (N,)),
+                Callback("jax_sync", "asks", (N,), "flat", False, (), False, 0, "c", (("int32", 0),)),
+                Cond(
+                    Less(L, Literal(2)),
+                    (),
+                    (Effect("jax_print", "some", ()), Effect("jax_print", "given", (N,)), Call("f0", False)),
+                ),
+                Cond(Less(L, Literal(1)), (Effect("jax_print", "none", (N,)),), ()),
+                While(
+                    *("k", (), Less(B, L), 3),
+                    (Assign("b", Binary("+", B, Literal(1))), Effect("jax_print", "turn", ())),
+                ),
+                Vmap(
+                    *("m", (4, 5), Literal(0)),
+                    (Effect("jax_print", "inner", (Name("m"),)), Effect("jax_print", "both", (L, Name("m")))),
+                    *(Name("m"), "b"),
+                ),
+            ),
+            *(Name("c"), "b"),
+        ),
+    ),
+)
+JAXS_LINES = [
+    *(
+        "once 0",
+        "each 1",
+        "each 2",
+        "each 3",
+        "ours 0",
+        "ours 0",
+        "ours 0",
+        "asks 0 @0",
+        "some",
+        "given 0",
+        "given 0",
+        "called",
+    ),
+    *("turn", "turn", "turn", "inner 4", "inner 5"),
+    *("both 1 4", "both 1 5", "both 2 4", "both 2 5", "both 3 4", "both 3 5"),
+]
+
+
+def test_check_jaxs_own_effects_in_lanes_agree_with_lines_written_by_hand() -> None:
+    """JAX's own effects happen once along an axis along which no operand is mapped, if any lane comes there. What comes
+    from outside of a branch is mapped as its predicate is."""
+    state, lines = interpret(JAXS, (1, 0, 0))
+    assert lines == JAXS_LINES
+    outcome = check([Run(JAXS, (1, 0, 0))])
+    assert outcome.lines == JAXS_LINES and outcome.states == [state]

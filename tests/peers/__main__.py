@@ -21,11 +21,12 @@ from tests.peers.in_place import WAY
 WAYS = ("plain", "imported", "installed")
 
 _TESTS = ("tests",)
-_BESIDE = ("-o", "python_files=*_test.py")  # tests that stand beside what they test
+_NAMED = ("-o", "python_files=*_test.py")  # how Google's libraries name files of tests
 PEERS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("equinox", "diffrax", "optimistix", "lineax", "flax", "blackjax", "jax-tqdm"), _TESTS),
-    **{name: (*_BESIDE, name) for name in ("chex", "optax")},
-    "numpyro": ("test",),
+    **dict.fromkeys(("equinox", "optimistix", "lineax", "blackjax", "jax-tqdm"), _TESTS),
+    **dict.fromkeys(("diffrax", "numpyro"), ("test",)),
+    **{name: (*_NAMED, name) for name in ("chex", "optax")},
+    "flax": (*_NAMED, *_TESTS),
 }
 """The arguments of pytest in a library's source, by library, unless the command names tests."""
 

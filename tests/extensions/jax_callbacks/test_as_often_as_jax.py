@@ -153,7 +153,8 @@ def _count(wanted):
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_branches_that_some_lanes_take(kind, ordered, lines):
-    """An effect with equal operands in all lanes happens once if some lane takes its branch; others in these lanes."""
+    """An effect without operands from outside happens once if some lane takes its branch; others in these lanes. There
+    JAX maps an operand that is equal in all lanes as it maps the predicate."""
 
     def nest(do, lane, same):
         def taken(lane, same):

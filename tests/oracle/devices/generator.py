@@ -39,8 +39,8 @@ class DevicePlace(Place):
         inner: Any = super().inside_rule()
         return dataclasses.replace(inner, together=False, regions=False)
 
-    def inside_vmap(self, lane: str) -> DevicePlace:
-        inner: Any = super().inside_vmap(lane)
+    def inside_vmap(self, lane: str, is_known: bool) -> DevicePlace:
+        inner: Any = super().inside_vmap(lane, is_known)
         return dataclasses.replace(inner, together=False)
 
 
@@ -56,7 +56,7 @@ class DeviceGenerator(Generator):
         self.no_region_yet = True
 
     def leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
-        leaves = self.known_in_lanes(place, self.leaves)
+        leaves = self.leaves
         if not self._counts_at(place):
             leaves = [leaf for leaf in leaves if leaf != self.filtered]
         if not place.mode:

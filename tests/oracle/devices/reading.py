@@ -165,14 +165,14 @@ class DeviceReading(threading.local, Reading):
         """What the devices do happens when all have run: by its number in the device's own order, then by device."""
         self._position[-1] += 1
         devices, lane, goes_back, kinds = self.devices, self._lane, self._goes_back, self._kinds
-        loose, skipping = self._loose, self._skipping
+        loose, skipping, axes, mapped = self._loose, self._skipping, self._axes, self._mapped
         exchange, errors = _Exchange(len(devices)), []
         results: dict[int, T] = {}
         points: dict[int, list[Point]] = {}
 
         def on_device(rank: int) -> None:
             self._lane, self._goes_back, self._defers, self._kinds = lane, goes_back, True, kinds
-            self._loose, self._skipping = loose, skipping
+            self._loose, self._skipping, self._axes, self._mapped = loose, skipping, axes, mapped
             self._exchange, self._rank, self.devices, self._is_in_region = exchange, rank, devices, True
             try:
                 results[rank] = run(rank)

@@ -53,8 +53,8 @@ class KernelPlace(Place):
         inner: Any = self.inside(*values) if self.kernel and not self.apart else super().inside_predicate(*values)
         return inner
 
-    def inside_vmap(self, lane: str) -> KernelPlace:
-        inner: Any = super().inside_vmap(lane)
+    def inside_vmap(self, lane: str, is_known: bool) -> KernelPlace:
+        inner: Any = super().inside_vmap(lane, is_known)
         return dataclasses.replace(inner, apart=bool(self.kernel))
 
     def without_refs(self, *, may_make: Iterable[str] = ()) -> KernelPlace:
@@ -95,7 +95,7 @@ class KernelGenerator(Generator):
 
     def leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
         if not place.kernel:
-            return self.known_in_lanes(place, self.leaves)
+            return self.leaves
         # Handlers of custom calls are given buffers of the device.
         without = (self.native, self.native_unordered, self.apart, self.optimization_barrier)
         leaves = [leaf for leaf in self.leaves if leaf not in without]
@@ -133,8 +133,11 @@ class KernelGenerator(Generator):
                     unfit.add(function.name)
         return [name for name in names if name not in unfit]
 
+    def operands_place(self, place: Any, kind: str) -> Any:
+        return place if place.kernel and not place.apart else super().operands_place(place, kind)
+
     def atom(self, place: Any) -> Expression:
-        if place.kernel and self.draw.integer(0, 1):
+        if place.kernel and place.state and self.draw.integer(0, 1):
             kind = self.draw.integer(0, 3)
             if place.blocks and kind > 1:
                 return self.element(place, self.draw.choice(place.blocks))

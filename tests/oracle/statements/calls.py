@@ -74,7 +74,7 @@ class Vmap:
         name = out.fresh("lane")
         out.function(name, self.body, f"{self.variable}, {STATE}", f"{self.result.python()}, x")
         ys, values = out.fresh("ys"), f"[(y + {self.base.python()}) % {MODULUS} for y in {self.xs}]"
-        out.line(f"{ys}, x = lockstep({name}, {values}, {STATE})  # vmap")
+        out.line(f"{ys}, x = lockstep({self.variable!r}, {name}, {values}, {STATE})  # vmap")
         out.line(f"{self.target} = fold({ys}, {self.target})")
 
     def jax(self, scope: Scope, state: State) -> State:
