@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -180,8 +181,14 @@ def _seen(program, *args):
     return structure, [*map(_bits, leaves)], places, shown, sorted(errors)
 
 
-@pytest.mark.parametrize("name", TRANSFORMATIONS)
-@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+def _cells():
+    """All programs under all transformations. Quick are those that have each transformation once."""
+    for (i, f), (j, name) in itertools.product(enumerate(PROGRAMS), enumerate(TRANSFORMATIONS)):
+        is_quick = i == j % len(PROGRAMS)
+        yield pytest.param(f, name, id=f"{f.__name__}-{name}", marks=() if is_quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("f", "name"), _cells())
 def test_watched_function_is_the_function(f, name):
     """A watched function has the outcome of the function, with each transformation around it or inside."""
     transform = TRANSFORMATIONS[name]
