@@ -27,6 +27,7 @@ PROGRAM = Program(
 CASE = Case((Run(PROGRAM, (1, 2, 3)), Run(PROGRAM, (4, 2, 3))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--devices"], ["--kernels"]], ids=["plain", "devices", "kernels"])
 def test_random_programs_are_read_as_they_were_recorded(options: list[str]) -> None:
     """Records, their order, texts and tokens, in `show`, `show --json` and `effects.runs.read`; and `diff`."""

@@ -354,6 +354,7 @@ def test_callbacks_of_several_threads_and_devices():
     assert seen == {k: list(range(20)) * 5 for k in range(4)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when_full", ["wait", "drop"])
 def test_nothing_waited_for_is_dropped(when_full):
     """Rings too small for what a callback's program prints: whoever waits is answered, and nothing hangs."""

@@ -437,6 +437,7 @@ def campaign(programs: int, damages: int, seed: int, compiles: bool = False) -> 
     return tally
 
 
+@pytest.mark.slow
 def test_random_programs_and_damages():
     tally = campaign(40, 400, seed=0)
     assert tally["programs"] == 40 and tally["operations"] > 30

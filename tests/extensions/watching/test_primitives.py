@@ -191,6 +191,7 @@ def _check(name: str, f: Any, operands: list[Any]) -> bool:
     return bool(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "calls"), CALLS, ids=[name for name, _ in CALLS])
 def test_tables_are_what_primitives_do(name, calls):
     """No primitive makes a bad value that the table says it cannot make, or hides one that it is said to show."""

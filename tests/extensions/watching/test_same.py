@@ -211,6 +211,7 @@ def test_watched_function_is_the_function(f, name):
     assert _near(inside, expected) if any(each in name for each in OF_DERIVATIVES) else inside == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
 def test_sharding_and_donation_stay(f):
     """A program that is sharded and whose arguments are donated has the same results in the same places."""
