@@ -98,6 +98,7 @@ def test_arrays(array, options):
     check(array, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
 @given(arrays(), OPTIONS)
 def test_representations(array, options):
