@@ -165,6 +165,7 @@ def test_optax_line_search_says_what_it_does(capsys):
     assert texts[0] == texts[1] and texts[0]
 
 
+@pytest.mark.slow
 def test_diffrax(lines):
     """A solver that compiles itself, with a vector field that prints, forward and under `grad`."""
 
@@ -181,6 +182,7 @@ def test_diffrax(lines):
     assert _check(lines, solve, jnp.float32(0.5)) == [f"t = {t:.4f}" for t in (0, 0.25, 0.5, 0.75)]
 
 
+@pytest.mark.slow
 def test_diffrax_progress_meter(capsys):
     """Diffrax's progress meter, which calls back."""
 

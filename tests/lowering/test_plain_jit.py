@@ -99,6 +99,7 @@ def _compare(jit, around, effect, operand):
         assert sorted(ours or map(float, _values(records))) == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", ACTS)
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("jit", ["jax.jit", "eqx.filter_jit", "nnx.jit"])

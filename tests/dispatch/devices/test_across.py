@@ -150,6 +150,7 @@ def _work(thread, programs, record):
                 programs[devices](jnp.full(len(devices), thread), call, n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "in_turn"), [("thread", False), ("process", False), ("process", True)])
 def test_eight_threads_over_four_devices(order, in_turn):
     """Each thread's lines come in its order; with `order="process"`, all lines do in the order of the calls."""
