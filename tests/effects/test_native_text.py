@@ -121,6 +121,7 @@ def test_specifications_of_elements(array, digits, form, options):
     check(array.reshape(3, 4), f".{digits}{form}", **options)
 
 
+@pytest.mark.slow
 def test_numbers_of_16_bits():
     """Alone in an array, where nothing aligns them, and without dimensions."""
     numbers = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16)

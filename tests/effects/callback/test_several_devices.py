@@ -195,6 +195,7 @@ _WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", _WAYS)
 def test_callback_that_waits_for_the_devices_that_wait_for_it(way):
     """It cannot go on, so its program ends with an error that says why; the next one runs."""

@@ -22,6 +22,7 @@ from effects._jax import pallas
 from effects.extensions.kernels.log_rules import LogOptions, log_kernel
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated"),
     pytest.mark.filterwarnings("ignore:Using ``pl.pallas_call`` for Mosaic GPU kernels is deprecated"),
 ]

@@ -90,6 +90,7 @@ def test_files_that_are_none(tmp_path):
             fx.runs.read(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_file_that_is_being_written(tmp_path):
     """It can be read at any time, and has all that had been published."""
     f, go_on = fx.jit(lambda x: fx.log("step", x=x)), threading.Event()
