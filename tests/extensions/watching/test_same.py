@@ -188,7 +188,7 @@ def _cells():
         yield pytest.param(f, name, id=f"{f.__name__}-{name}", marks=() if is_quick else pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("f", "name"), _cells())
+@pytest.mark.parametrize(("f", "name"), [*_cells()])
 def test_watched_function_is_the_function(f, name):
     """A watched function has the outcome of the function, with each transformation around it or inside."""
     transform = TRANSFORMATIONS[name]
