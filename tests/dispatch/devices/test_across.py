@@ -237,6 +237,7 @@ def _notes(call, devices, turns):
     return fx.jit(by_device(lambda x: lax.fori_loop(0, turns, turn, x), *devices)), x
 
 
+@pytest.mark.slow
 def test_device_effects_on_changing_devices(handlers, seen):
     """Handlers run in the order of the program on each device, and programs in the order of their calls."""
     rng = random.Random(0)
