@@ -21,6 +21,8 @@ import effects as fx
 from effects.asynchronous import TextError, parse
 from tests.helpers import ROOT, build_once, meet_barrier
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_test_that_the_page_names_exists():
     """And the page names every other test of this file."""

@@ -112,6 +112,7 @@ def test_flax_nnx(lines):
     assert len(_check(lines, program, state)) == 2
 
 
+@pytest.mark.slow
 def test_equinox(lines):
     """`eqx.filter_jit`, `filter_grad` and `filter_checkpoint` below `fx.jit`."""
     model = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))

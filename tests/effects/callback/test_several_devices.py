@@ -15,6 +15,8 @@ import effects as fx
 from tests.forks import run_forked
 from tests.helpers import meet_barrier, run_python
 
+pytestmark = pytest.mark.slow
+
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 
 
@@ -195,7 +197,6 @@ _WAYS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", _WAYS)
 def test_callback_that_waits_for_the_devices_that_wait_for_it(way):
     """It cannot go on, so its program ends with an error that says why; the next one runs."""
@@ -355,7 +356,6 @@ def test_callbacks_of_several_threads_and_devices():
     assert seen == {k: list(range(20)) * 5 for k in range(4)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("when_full", ["wait", "drop"])
 def test_nothing_waited_for_is_dropped(when_full):
     """Rings too small for what a callback's program prints: whoever waits is answered, and nothing hangs."""

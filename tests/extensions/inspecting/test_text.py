@@ -34,6 +34,8 @@ from tests.oracle.runners import library
 from tests.oracle.statements.asynchronous import InFlight
 from tests.storm.mixtures import DEVICES, Mixture
 
+pytestmark = pytest.mark.slow
+
 X = jnp.arange(3.0)
 PLACE = re.compile(r"[Ll]ine (\d+), column (\d+)")
 FEATURES_TO_DRAW = FEATURES - {"devices", "native"}
@@ -437,7 +439,6 @@ def campaign(programs: int, damages: int, seed: int, compiles: bool = False) -> 
     return tally
 
 
-@pytest.mark.slow
 def test_random_programs_and_damages():
     tally = campaign(40, 400, seed=0)
     assert tally["programs"] == 40 and tally["operations"] > 30

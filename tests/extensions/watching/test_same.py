@@ -295,6 +295,7 @@ def _nnx_steps(nnx):
     return Model, {"forward": forward, "train": train, "lanes": lanes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", ["nnx_jit", "nnx.jit", "eager"])
 @pytest.mark.parametrize("name", ["forward", "train", "lanes"])
 def test_modules_of_flax(name, jit):
@@ -320,6 +321,7 @@ def _drain():
         fx.effects_barrier()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [fx.filter_jit, lambda f: f], ids=["filter_jit", "eager"])
 @pytest.mark.parametrize("name", ["forward", "gradient", "state"])
 def test_modules_of_equinox(name, jit):
