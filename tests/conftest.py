@@ -31,12 +31,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 TAKE_LONGEST = ("tests/test_native.py", "tests/gpu", "tests/oracle")  # beginnings of paths
 
 
-def pytest_collection_modifyitems(items):
-    """What takes longest comes first: else one worker would still be at it when the others have nothing left to do.
+def pytest_collection_modifyitems(config, items):
+    """Leaves out tests that are marked slow, unless `-m` says what runs, or their file is named on the command line.
 
-    The order is otherwise kept, since `--dist worksteal` gives a worker tests that follow each other: they share the
+    What takes longest comes first: else one worker would still be at it when the others have nothing left to do. The
+    order is otherwise kept, since `--dist worksteal` gives a worker tests that follow each other: they share the
     fixtures of their module, and tests with several processes of their own seldom run side by side.
     """
+    if not config.option.markexpr:
+        named = {Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args}
+        left_out = [item for item in items if item.get_closest_marker("slow") and item.path not in named]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     root = Path(__file__).parents[1]
     items.sort(key=lambda item: not item.path.relative_to(root).as_posix().startswith(TAKE_LONGEST))
 

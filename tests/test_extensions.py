@@ -195,6 +195,7 @@ def test_needs_are_read():
     assert NEEDS["runs"] == {"sites"} and not NEEDS["watching"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_core_works_without(name, tmp_path):
     """In a copy of the tree without one extension, and those that need it:
@@ -217,6 +218,7 @@ def test_core_works_without(name, tmp_path):
     assert done.stdout.splitlines() == in_kernel + first.shown.splitlines() + PRINTED
 
 
+@pytest.mark.slow
 def test_tests_of_the_core_pass_without_extensions(tmp_path):
     """In a copy of the tree without any extension, the core passes its own tests."""
     _copy(tmp_path, EXTENSIONS)

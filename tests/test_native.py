@@ -10,6 +10,8 @@ import pytest
 from tests.helpers import find_compiler
 from tests.native_program import FLAGS, TESTS, WITH_THREADS, build, names_of, run
 
+pytestmark = pytest.mark.slow
+
 SANITIZERS = {
     "thread": ["-fsanitize=thread"],
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.helpers import run_python
+
+pytestmark = pytest.mark.slow
 
 COUNTS_CALLS = """
 import json, threading

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.helpers import run_python
 
 CODE = """
@@ -98,6 +100,7 @@ def _shown_by_closure(k):
     ]
 
 
+@pytest.mark.slow
 def test_functions_without_a_name_are_found_in_their_process(tmp_path):
     """A second process finds programs with functions that are not registered, of ours and of JAX's, and calls its own.
 

@@ -9,9 +9,12 @@ import sys
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import effects as fx
 from tests.helpers import run_python
+
+pytestmark = pytest.mark.slow
 
 COUNTS_CALLS = """
 import collections, json, sys, threading

@@ -41,6 +41,7 @@ LINES = {
 """Effects that do not wait for those, by their names."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to_python", [False, True], ids=["native", "python"])
 @pytest.mark.parametrize("where", ["in one program", "in several", "eagerly"])
 @pytest.mark.parametrize("held", HELD)

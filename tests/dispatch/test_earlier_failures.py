@@ -242,6 +242,7 @@ def test_failure_is_logged_with_line_lane_and_token(logged):
     assert isinstance(record.exc_info[1], ZeroDivisionError)
 
 
+@pytest.mark.slow
 def test_each_line_is_logged_once_until_its_failures_are_raised(logged):
     with fx.config.override(errors="barrier"):
         for _ in range(20):
@@ -297,6 +298,7 @@ def test_handler_that_raises_loses_no_failure():
     assert any("could not be logged: OSError('the disk is full')" in note for note in caught.value.__notes__)
 
 
+@pytest.mark.slow
 def test_failure_is_seen_while_the_script_runs():
     """Without any configuration of logging it is on the standard error, before the script comes to its end."""
     script = """
@@ -331,6 +333,7 @@ def test_failure_is_seen_while_the_script_runs():
     assert process.returncode == 1  # no caller was given it
 
 
+@pytest.mark.slow
 def test_end_of_the_process_shows_one_failure_of_each_line():
     script = """
         import effects as fx

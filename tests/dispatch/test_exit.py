@@ -39,6 +39,7 @@ def f(n):
 """
 
 
+@pytest.mark.slow
 def test_interrupt_gives_up_what_is_queued():
     """The first Ctrl-C ends the wait. The process says that it gave up effects; its code is 130."""
     done = run_python(
@@ -54,6 +55,7 @@ def test_interrupt_gives_up_what_is_queued():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_interrupt_does_not_wait_for_what_never_ends():
     """One Ctrl-C suffices for a callback that does not return. What is queued behind it is given up."""
     done = run_python(
@@ -65,6 +67,7 @@ def test_interrupt_does_not_wait_for_what_never_ends():
     assert "this had not returned: " in done.stderr and "interrupt" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("patience", [0.2, 0.0])
 def test_interrupt_does_not_wait_for_what_a_program_waits_for(patience):
     """So it is for a function for whose results a program waits, in a thread that the end of the process leaves, and
@@ -86,6 +89,7 @@ def test_interrupt_does_not_wait_for_what_a_program_waits_for(patience):
     assert "this had not returned: " in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_waited_for_at_exit_is_said():
     """After a while of waiting, what is waited for is on stderr, once, however long that takes."""
     done = run_python(
@@ -107,6 +111,7 @@ def test_what_is_waited_for_at_exit_is_said():
     assert len(lines) == 1 and "has waited 0.05 s for effects: the callback `slow`" in lines[0], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "ValueError"])
 def test_every_handler_is_closed_whatever_one_raises(error):
     """Ctrl-C while one handler is closed leaves no other unclosed."""
@@ -156,6 +161,7 @@ def test_effects_of_all_exit_handlers_are_shown():
     assert done.returncode == 0 and done.stderr == ""
 
 
+@pytest.mark.slow
 def test_exit_handler_that_comes_late_needs_a_barrier_for_programs_of_jax():
     """Programs that plain `jax.jit` dispatches do not wait."""
     done = run_python(
@@ -172,6 +178,7 @@ def test_exit_handler_that_comes_late_needs_a_barrier_for_programs_of_jax():
     assert done.stdout.splitlines() == ["x 1", "late 1"] and done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_what_was_never_done_is_shown_and_said():
     """An asynchronous callback of a program that JAX dispatched: the process waits until its function has returned, and
     for the program that it has called."""
@@ -194,6 +201,7 @@ def test_what_was_never_done_is_shown_and_said():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["thread", "process"])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_daemon_thread_that_goes_on_does_not_keep_the_process_from_ending(order, devices):

@@ -236,6 +236,7 @@ def _call(x):
     return fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((), "float32"), x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", [lambda f: f, fx.jit], ids=["function", "fx.jit"])
 def test_pmap_inside_has_the_effects_of_each_device(lines, inner):
     """`fx.jit` around `jax.pmap` has effects by device, as around `jax.shard_map`: with an axis, in loops, on some

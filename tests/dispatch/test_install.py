@@ -59,6 +59,7 @@ def outcomes():
     return run_each_after_jax(codes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ON_TOP)
 def test_programs_are_made_by_jaxs_own_jit(name, outcomes):
     """Our programs are compiled with JAX's own `jit`, whatever has replaced `jax.jit`, ours included."""

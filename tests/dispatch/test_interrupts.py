@@ -109,6 +109,7 @@ print("done", step > 50)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ["barrier", "failing_barrier", "call"])
 def test_interrupt_at_every_step(act):
     """A call or a wait that is interrupted at any step of ours leaves nothing locked or open, and loses no other's line
@@ -241,6 +242,7 @@ print("done", step > 100, file=sys.__stdout__, flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "stride"),
     [("lambda: fx.jit(lambda x: fx.print('{}', x * 2))", 41), ("lambda: lambda x: fx.print('{}', x)", 1)],
@@ -282,6 +284,7 @@ def test_second_interrupt_leaves_no_trace_of_jax_behind():
     assert done.stdout == "2.0\n", done.stderr[-3000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 4])
 def test_storm(devices):
     """Nothing hangs and nothing is lost in a storm of interrupts."""

@@ -50,6 +50,7 @@ for thread in threads:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="since Python 3.12 garbage is collected between instructions")
 def test_looks_survive_garbage_of_threads():
     """A collection in the midst of a look frees variables of threads, and nothing hangs."""

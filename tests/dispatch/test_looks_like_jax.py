@@ -18,6 +18,8 @@ import pytest
 
 import effects as fx
 
+pytestmark = pytest.mark.slow
+
 
 def function(x, y=1, *, k: int = 2) -> int:
     """A function."""

@@ -11,6 +11,8 @@ import pytest
 
 from tests.helpers import ROOT
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import json, multiprocessing, os, sys, warnings
 from concurrent.futures import ProcessPoolExecutor

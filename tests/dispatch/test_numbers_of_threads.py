@@ -54,6 +54,7 @@ def _wait_until_forgotten(number):
         assert not runtime.waiting.for_all(60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 def test_numbers_are_used_again_while_other_threads_run(numbers, records, devices):
     """Many threads have few numbers, one after the other, and no two of their calls have one place."""
@@ -193,6 +194,7 @@ def _is_token(array):
     return array.shape == (wire.TOKEN_LENGTH,) and array.dtype == jnp.uint32
 
 
+@pytest.mark.slow
 def test_cells_of_ended_threads_are_used_again(gates):
     """A token on a device that an ended thread has left gives its cell back when the program is over."""
     x = jax.device_put(jnp.float32(0), jax.devices()[1])

@@ -43,6 +43,7 @@ def _any_number(note):
     return f
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [_named, _any_number])
 @pytest.mark.parametrize("pair", [*itertools.combinations(OPTIONS, 2)], ids="-".join)
 def test_pairs_of_options(pair, make):

@@ -228,6 +228,7 @@ def test_sync_interleaves_with_pythons_own_prints(lines):
     assert lines(call) == [line for i in range(3) for line in (f"python {i}", "line 0")]
 
 
+@pytest.mark.slow
 def test_threads_keep_their_own_order():
     """32 threads, 1,000 dispatches each, loops inside: every thread's lines in its order, none lost, none torn."""
     program = fx.jit(

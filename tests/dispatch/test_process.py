@@ -22,6 +22,7 @@ from tests.forks import run_forked
 from tests.helpers import public_names, run_python
 
 
+@pytest.mark.slow
 def test_any_package_may_be_imported_first():
     """Importing any one of the three packages first works."""
     orders = [*itertools.permutations(["effects", "effects.lowering", "effects.dispatch"])]
@@ -93,6 +94,7 @@ def test_error_nobody_saw_is_told_at_exit():
     assert "EffectError" in done.stderr and "disk full" in done.stderr
 
 
+@pytest.mark.slow
 def test_memory_of_a_long_program_is_the_rings():
     """A program that prints ten million records holds the ring's size and no more."""
     done = run_forked(
@@ -130,6 +132,7 @@ def test_settings_come_from_the_environment():
     assert others == [line for i in range(3) for line in (f"python {i}", f"fx {i}")], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "arguments"), [("effects", ["demo"]), ("examples.ordered_printing", [])])
 def test_tour_and_example_run(module, arguments):
     """The tour and the example run on a machine with nothing set."""
@@ -183,6 +186,7 @@ def _modules():
                 yield info.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(_modules()))
 def test_docstring_examples_run(name):
     """Every example in a docstring gives what it says. What effects print may come before the barrier that waits for

@@ -121,6 +121,7 @@ def _transformations(make, call):
         call(f, X), call(g, x), call(g, x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sequence",
     [

@@ -16,6 +16,7 @@ import threading
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import effects as fx
 from tests.helpers import run_python
@@ -187,6 +188,7 @@ def _jitted(function):
     return fx.jit(lambda *args: function(*args))
 
 
+@pytest.mark.slow
 def test_what_is_new_at_a_later_call():
     """In a process of its own: what others have done before would already be known there."""
     code = "from tests.dispatch.test_second_call import main; main()"

@@ -108,6 +108,7 @@ def test_functions_that_may_wait_for_jax_are_known_by_what_they_call(name):
     assert internal_supervisor._waits_for_jax(raised.traceback[1].frame.raw) is may_wait
 
 
+@pytest.mark.slow
 def test_healthy_programs_are_not_named():
     """Their callbacks sleep, compute, save and call programs."""
     assert main(["--healthy", "200"]) == 0
@@ -204,6 +205,7 @@ fx.jit(lambda: fx.callback(lambda: goes_on.wait(60) and None, None))()
 """
 
 
+@pytest.mark.slow
 def test_end_of_a_process_that_waits_says_what_for():
     """With the stack of the function that it waits for."""
     done = run_forked(SAYS_AT_THE_END)

@@ -22,6 +22,8 @@ import effects as fx
 from effects.asynchronous import TextError, parse
 from tests.helpers import ROOT, build_once, meet_barrier
 
+pytestmark = pytest.mark.slow
+
 VERDICTS = ("works", "differently", "needs a device", "not")
 
 

@@ -9,10 +9,14 @@ from tests.docs import session
 from tests.docs.pages import PAGES, blocks_of
 from tests.helpers import ROOT
 
-WITH_BLOCKS = [page for page in PAGES if blocks_of(page)]
+WITH_BLOCKS = [
+    pytest.param(page, id=str(page.relative_to(ROOT)), marks=() if page.name == "README.md" else pytest.mark.slow)
+    for page in PAGES
+    if blocks_of(page)
+]
 
 
-@pytest.mark.parametrize("page", WITH_BLOCKS, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", WITH_BLOCKS)
 def test_blocks_show_what_the_page_says(page: Path, tmp_path):
     """In a process of its own, from top to bottom."""
     blocks = blocks_of(page)

@@ -6,6 +6,8 @@ import pytest
 
 from tests.helpers import public_names, run_each_after_jax
 
+pytestmark = pytest.mark.slow
+
 QUIET = {
     "add_handler": "with fx.add_handler(print): pass",
     "capture": "with fx.capture() as records: pass\nassert records == []",

@@ -234,6 +234,7 @@ def executed():
     return {name: (number, read(outputs)) for number, (name, outputs) in enumerate(zip(READS, others, strict=True), 2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READS)
 def test_executed_notebook_reads_as_if_programs_did_not_run_later(executed, name):
     """What a cell prints stands above its value and its error, which is raised once, at the line of the cell that
@@ -242,6 +243,7 @@ def test_executed_notebook_reads_as_if_programs_did_not_run_later(executed, name
     assert text == READS[name][1].strip("\n").replace("[N]", f"[{number}]")
 
 
+@pytest.mark.slow
 def test_failures_at_several_lines_show_the_lines_of_their_calls():
     """IPython writes exception groups as Python does."""
     _, outputs = execute(PROGRAMS, "step(-1)\n\ncalls(1)", allow_errors=True)

@@ -166,6 +166,7 @@ def test_control_flow(jit):
         assert _messages(jit(program)) == ["i = 0", "i = 2"]
 
 
+@pytest.mark.slow
 @JITS
 def test_derivatives_have_it_once(jit):
     """The forward pass has the check; the backward pass and rematerialization do not repeat it."""

@@ -13,6 +13,8 @@ from tests.extensions.custom_calls.test_elsewhere import EXAMPLE
 from tests.forks import run_forked
 from tests.helpers import ROOT
 
+pytestmark = pytest.mark.slow
+
 HELPERS = {"on_the_host", "repeat"}
 _ORDERED = ast.get_docstring(ast.parse((ROOT / "examples" / "ordered_printing.py").read_text())) or ""
 OTHERS = {  # programs that are one example: what they print

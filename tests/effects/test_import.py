@@ -44,6 +44,7 @@ def test_import_is_light():
     assert packages <= {"jax", "jaxlib", "queue", "_queue"}, packages
 
 
+@pytest.mark.slow
 def test_a_program_needs_no_more():
     """Nor does a program with a print."""
     program = "import effects as fx\nfx.jit(lambda x: fx.print('x = {}', x))(1)\nfx.effects_barrier()"
@@ -151,12 +152,14 @@ assert spec.name == "jax._src.pallas.pallas_call" and spec.loader.get_source(spe
 }
 
 
+@pytest.mark.slow
 def test_kernels_whenever_pallas_is_imported():
     """What the library changes of Pallas is in force, whenever and by whomever Pallas is imported."""
     expected = 0, "program 0\nprogram 1\nTrue\n"
     assert run_each_after_jax(ORDERS) == dict.fromkeys(ORDERS, expected)
 
 
+@pytest.mark.slow
 def test_description_of_a_kernels_log_is_read_anywhere():
     """A process without kernels reads what another one says of a kernel's log."""
     code = """
@@ -171,6 +174,7 @@ assert (log.title, log.grid, log.capacity) == ("add", (2, 3), 4)
     assert run_each_after_jax({"": code}) == {"": (0, "")}
 
 
+@pytest.mark.slow
 def test_imported_module_names_its_own_loader():
     """A module that something waited for says of itself what it would have said."""
     code = """
@@ -185,6 +189,7 @@ assert inspect.getsource(module)
     assert run_each_after_jax({"": code}) == {"": (0, "")}
 
 
+@pytest.mark.slow
 def test_failed_import_is_made_good_by_the_next(tmp_path):
     """What waits for a module is done once it has been imported, not when that was tried."""
     code = f"""

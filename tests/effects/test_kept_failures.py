@@ -50,6 +50,7 @@ def _raises_text(x):
     raise Boom("text")
 
 
+@pytest.mark.slow
 def test_what_ends_a_program_may_come_behind_many_failures():
     """The call raises what has stopped the effects, and the barrier the failures before it, of which some are kept."""
 

@@ -245,6 +245,7 @@ def test_unknown_setting():
         fx.config.ordr = "process"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "value"), [("EFFECTS_ORDER", "x"), ("EFFECTS_RING_BYTES", "1"), ("EFFECTS_SYNC", "perhaps")]
 )

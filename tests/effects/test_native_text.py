@@ -98,6 +98,7 @@ def test_arrays(array, options):
     check(array, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
 @given(arrays(), OPTIONS)
 def test_representations(array, options):
@@ -120,6 +121,7 @@ def test_specifications_of_elements(array, digits, form, options):
     check(array.reshape(3, 4), f".{digits}{form}", **options)
 
 
+@pytest.mark.slow
 def test_numbers_of_16_bits():
     """Alone in an array, where nothing aligns them, and without dimensions."""
     numbers = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16)

@@ -200,6 +200,7 @@ def test_cell_that_was_interrupted_has_its_lines(notebook):
     assert notebook.run(*cells) == ["", "KeyboardInterruptx = 1\n", "python\n", "x = 2\n", ""]
 
 
+@pytest.mark.slow
 def test_line_that_a_cell_writes_at_once_is_whole(notebook):
     """A notebook's `sys.stdout` is written in Python, which lets other threads run anywhere."""
     _check_lines_are_whole(notebook.run(PRINTS)[0])

@@ -89,6 +89,7 @@ KEPT_FOR_PLUGINS = (
 """Where JAX keeps handlers of ours for a platform that has no backend yet."""
 
 
+@pytest.mark.slow
 def test_table_says_all_that_import_changes():
     """After the import, what differs in JAX is what the table says, and entries for things of ours."""
     done = run_python(SNAPSHOT)
@@ -200,6 +201,7 @@ print(json.dumps({"before": before, "after": after}))
 """
 
 
+@pytest.mark.slow
 def test_programs_without_effects_are_handled_by_jax():
     """Where a program has no effects of ours, every replacement calls what JAX had there, as often as JAX does."""
     done = run_python(ORIGINALS)
@@ -214,6 +216,7 @@ def test_programs_without_effects_are_handled_by_jax():
     assert [name for name in called_after if name in replaced] == [name for name in called if name in replaced]
 
 
+@pytest.mark.slow
 def test_applied_once():
     """Another call, and loading the modules again, replaces nothing twice."""
     code = """
@@ -235,6 +238,7 @@ assert list(map(id, standing())) == list(map(id, first))
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_applied_whatever_is_imported_first():
     """All rows are in force, whichever of the packages and modules is imported first."""
     modules = ["effects", *(f"effects.{name}" for name in ("lowering", "dispatch", "_jax", "lowering.batching"))]

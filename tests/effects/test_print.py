@@ -84,6 +84,7 @@ def test_print_formats_floats_byte_for_byte_as_python(lines, dtype):
     assert shown == [fmt.format(*[np.asarray(v)] * len(FORMATS)) for v in values]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(

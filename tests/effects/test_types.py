@@ -17,6 +17,8 @@ import pytest
 
 from tests.helpers import ROOT, run_python
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = ROOT / "tests/effects/typed_script.py"
 REVEALED = re.compile(r".*reveal_type\(.*\)  # (.*)")
 

@@ -60,6 +60,7 @@ import effects
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "found"),
     [

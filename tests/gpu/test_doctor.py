@@ -7,6 +7,8 @@ import pytest
 from tests.gpu.library import build_stand_in
 from tests.helpers import run_python
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import ctypes, jax
 {before}

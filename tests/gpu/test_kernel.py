@@ -79,6 +79,7 @@ def test_slips_are_noticed(change, complaint):
         assert len(written) == 1 and complaint == "several"  # copies and the flag in no order
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="NVIDIA's assembler is not here")
 @pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90", "sm_100"])
 def test_nvidias_assembler_takes_it(tmp_path, architecture):

@@ -6,7 +6,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.helpers import NO_PLUGINS, ROOT
+
+pytestmark = pytest.mark.slow
 
 TESTS = """
 import os

@@ -10,6 +10,8 @@ from tests.gpu.simulated.environment import NoPlugin, environment
 from tests.gpu.suites import assert_passes
 from tests.helpers import run_python
 
+pytestmark = pytest.mark.slow
+
 ASYNCHRONOUS = "tests/extensions/asynchronous"
 PROGRAMS = "tests/gpu/test_on_gpu.py"
 ON_FIRST = ("random_programs", "many_records", "full_ring")

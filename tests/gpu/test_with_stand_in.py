@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.gpu.suites import assert_passes
 from tests.helpers import run_python
+
+pytestmark = pytest.mark.slow
 
 CUSTOM_CALLS = "tests/extensions/custom_calls"
 SUITE = [

@@ -8,6 +8,8 @@ import pytest
 from tests.jax_suite import outcomes
 from tests.jax_suite.__main__ import main
 
+pytestmark = pytest.mark.slow
+
 FILES = {
     "same_test.py": """
 import functools

@@ -263,6 +263,7 @@ def _uses(name: str) -> int:
     return cache.cache_info().misses if type(cache) is _LRU else len(cache)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_is_dropped_leaves_caches(name):
     """What a program puts into caches goes with it: into the one that it is here for, and into all others."""

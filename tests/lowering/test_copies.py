@@ -71,6 +71,7 @@ def _copies(program, show):
     return len(re.findall(r"= f32\[64\]\S* copy(?:-start)?\(", text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("show", SHOWS)
 @pytest.mark.parametrize("program", [_straight, _derivative, _scan, _while, _branch])
 def test_no_copy_more(program, show):

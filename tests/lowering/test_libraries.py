@@ -112,6 +112,7 @@ def test_flax_nnx(lines):
     assert len(_check(lines, program, state)) == 2
 
 
+@pytest.mark.slow
 def test_equinox(lines):
     """`eqx.filter_jit`, `filter_grad` and `filter_checkpoint` below `fx.jit`."""
     model = eqx.nn.MLP(2, 1, 4, 1, key=jax.random.key(0))
@@ -165,6 +166,7 @@ def test_optax_line_search_says_what_it_does(capsys):
     assert texts[0] == texts[1] and texts[0]
 
 
+@pytest.mark.slow
 def test_diffrax(lines):
     """A solver that compiles itself, with a vector field that prints, forward and under `grad`."""
 
@@ -181,6 +183,7 @@ def test_diffrax(lines):
     assert _check(lines, solve, jnp.float32(0.5)) == [f"t = {t:.4f}" for t in (0, 0.25, 0.5, 0.75)]
 
 
+@pytest.mark.slow
 def test_diffrax_progress_meter(capsys):
     """Diffrax's progress meter, which calls back."""
 

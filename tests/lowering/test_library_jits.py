@@ -12,6 +12,8 @@ from flax import nnx
 
 import effects as fx
 
+pytestmark = pytest.mark.slow
+
 MESH = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 X = jnp.arange(8.0).reshape(4, 2)
 

@@ -39,6 +39,7 @@ def _expected(x):
     return lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [("x", "y"), ("y", "x"), ("x",), (None, "y"), (("x", "y"),), ()])
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("order", [1, -1])
@@ -142,6 +143,7 @@ def test_explicit_axes(lines):
         assert lines(f, x) == ["device 0 [0:2]: [0 2]", "device 1 [2:4]: [4 6]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [("x",), (None, "y"), ("x", "y"), (("x", "y"),), ()])
 @pytest.mark.parametrize("shape", [(4, 0), (0, 4), (0, 0)])
 def test_arrays_without_elements(shape, spec, lines):

@@ -99,6 +99,7 @@ def _compare(jit, around, effect, operand):
         assert sorted(ours or map(float, _values(records))) == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", ACTS)
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("jit", ["jax.jit", "eqx.filter_jit", "nnx.jit"])
@@ -159,6 +160,7 @@ for f in [lambda x: fx.print("a {}", x.sum()), lambda x: fx.print("b {}", x.sum(
 """
 
 
+@pytest.mark.slow
 def test_first_effect_without_an_order_is_said_once():
     """The log says once how to have an order."""
     done = run_python(SAID, env={"XLA_FLAGS": "--xla_force_host_platform_device_count=8"})

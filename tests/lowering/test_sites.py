@@ -105,6 +105,7 @@ def test_site_comes_back(lines):
         let_go(lambda: {*known_sites._sites} - before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit])
 def test_threads_make_and_drop_the_same_sites(jit, lines):
     """A program that a thread drops takes no site from another thread's program of the same text."""

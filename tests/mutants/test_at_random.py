@@ -11,6 +11,8 @@ from tests.mutants import lines as lines_of_tests
 from tests.mutants.__main__ import main
 from tests.mutants.at_random import choose, run_at_random
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

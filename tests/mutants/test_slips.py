@@ -40,6 +40,7 @@ def test_slips_are_of_every_part() -> None:
         assert len(own) >= 3 and all(slip.startswith(f"{name}.") for slip in own)
 
 
+@pytest.mark.slow
 def test_tests_of_slips_exist() -> None:
     """pytest finds all that are to notice slips."""
     tests = {test for slip in SLIPS for test in slip.tests}

@@ -268,6 +268,7 @@ def test_check_reports_lines_of_a_thread() -> None:
         check(case, swap)
 
 
+@pytest.mark.slow
 def test_cases_reach_every_statement() -> None:
     """Every kind of statement, region, place and way to a program is generated early."""
     counts: collections.Counter[str] = collections.Counter()

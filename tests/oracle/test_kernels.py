@@ -29,6 +29,7 @@ from tests.oracle.statements.effects import Check, Effect, Log
 from tests.oracle.statements.state import Assign, Write
 
 
+@pytest.mark.slow
 def test_random_programs_with_kernels_keep_program_order() -> None:
     """A kernel has its effects in the order of its grid, whatever it is in and whatever is in it, and by a log too."""
     programs = sum(check_both_ways(case_number(1, number))[-1].rewritten for number in range(5))
@@ -192,6 +193,7 @@ def test_check_reports_records_of_another_program_of_the_grid(monkeypatch: pytes
         check(Case((Run(program, (1, 2, 3)),), capture=True))
 
 
+@pytest.mark.slow
 def test_cases_reach_every_statement() -> None:
     """Every kind of statement, block and grid is generated early, and kernels stand in whatever may be around one."""
     counts: collections.Counter[str] = collections.Counter()

@@ -129,6 +129,7 @@ def test_check_reports_error_of_the_library() -> None:
             check([Run(program, (1, 2, 3))], dataclasses.replace(right, callback=callback))
 
 
+@pytest.mark.slow
 def test_check_agrees_with_ordered_effects_of_jax() -> None:
     """The oracle's reading of a program is JAX's reading of it, without our library in between."""
     runner = plain_jax()

@@ -27,6 +27,7 @@ PROGRAM = Program(
 CASE = Case((Run(PROGRAM, (1, 2, 3)), Run(PROGRAM, (4, 2, 3))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--devices"], ["--kernels"]], ids=["plain", "devices", "kernels"])
 def test_random_programs_are_read_as_they_were_recorded(options: list[str]) -> None:
     """Records, their order, texts and tokens, in `show`, `show --json` and `effects.runs.read`; and `diff`."""
@@ -39,6 +40,7 @@ MANY = Program((), tuple(Effect("ordered", f"e{number}", (Name("a"),)) for numbe
 FULL = Case((Run(MANY, (1, 2, 3)),))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fill", [0.8, 1.5, 6])
 @pytest.mark.parametrize("kind", mutating.MUTATIONS)
 def test_diff_finds_place_in_files_that_are_full(kind: str, fill: float) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.peers.__main__ import main
+
+pytestmark = pytest.mark.slow
 
 SUITE = """
 import os, sys

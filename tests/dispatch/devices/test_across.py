@@ -150,6 +150,7 @@ def _work(thread, programs, record):
                 programs[devices](jnp.full(len(devices), thread), call, n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "in_turn"), [("thread", False), ("process", False), ("process", True)])
 def test_eight_threads_over_four_devices(order, in_turn):
     """Each thread's lines come in its order; with `order="process"`, all lines do in the order of the calls."""
@@ -236,6 +237,7 @@ def _notes(call, devices, turns):
     return fx.jit(by_device(lambda x: lax.fori_loop(0, turns, turn, x), *devices)), x
 
 
+@pytest.mark.slow
 def test_device_effects_on_changing_devices(handlers, seen):
     """Handlers run in the order of the program on each device, and programs in the order of their calls."""
     rng = random.Random(0)

@@ -95,6 +95,7 @@ def _shows(x, scale):
     return fx.callback(lambda x: 2 * x, jax.ShapeDtypeStruct((1,), F32), x) + scale
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("region", ["shard_map", "mesh of two axes", "devices in another order", "pmap"])
 def test_regions_outside_of_jit(region, check_vma, lines):

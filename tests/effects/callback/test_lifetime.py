@@ -105,6 +105,7 @@ def test_function_lives_while_its_program_runs():
     assert seen == list(range(5))
 
 
+@pytest.mark.slow
 def test_traces_of_fresh_functions_leave_nothing():
     """Thousands of traces of fresh lambdas: memory comes back."""
     code = (
@@ -124,6 +125,7 @@ def test_traces_of_fresh_functions_leave_nothing():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_callback_that_waits_in_a_later_exit_handler():
     """There is no other thread any more: what a function waits for is replayed inside of it."""
     code = (
@@ -145,6 +147,7 @@ def test_callback_that_waits_in_a_later_exit_handler():
     assert done.stdout.split("\n") == ["inner 1", "back", "after 1", "inner 2", "back", "after 2", "the end", ""]
 
 
+@pytest.mark.slow
 def test_in_a_later_exit_handler():
     """When the drain has ended, a barrier replays what is only recorded; who would wait for results is told."""
     code = (
@@ -176,6 +179,7 @@ def test_in_a_later_exit_handler():
     assert done.stdout.splitlines() == [*expected, refused, refused, "the end"]
 
 
+@pytest.mark.slow
 def test_without_native_code():
     """On a platform without native handlers the same comes out through JAX's callbacks."""
     code = (

@@ -253,6 +253,7 @@ except fx.EffectError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("levels", "threads"), [(24, 20), (12, 2)])
 def test_programs_that_have_all_threads_of_xla(levels, threads):
     """Nothing can be computed then, and an error says so, however many threads wait meanwhile."""

@@ -13,7 +13,7 @@ from tests.helpers import meet_barrier
 
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 INT = jax.ShapeDtypeStruct((), jnp.int32)
-pytestmark = pytest.mark.usefixtures("path")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("path")]
 
 
 def test_results_flow_back(jit):

@@ -15,6 +15,8 @@ import effects as fx
 from tests.forks import run_forked
 from tests.helpers import meet_barrier, run_python
 
+pytestmark = pytest.mark.slow
+
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 import effects as fx
 from tests.effects.filters.common import counts_of, loop, new_title, texts_of
 from tests.extensions.export.common import again
 from tests.helpers import let_go, run_python
 from tests.internals import known_sites, native
+
+pytestmark = pytest.mark.slow
 
 
 def _program(title):

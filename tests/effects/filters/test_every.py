@@ -124,6 +124,7 @@ def _remat(show, n):
 LOOPS = [_fori, _fori_unknown, _scan, _unrolled, _while, _while_condition, _map, _cond, _nested, _inner_jit, _remat]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize("jit", JITS)
 @pytest.mark.parametrize("form", LOOPS, ids=lambda form: form.__name__)

@@ -17,6 +17,8 @@ import effects as fx
 from tests.effects.filters.common import P, counts_of, loop, mesh, new_title, site_of, texts_of
 from tests.internals import known_sites
 
+pytestmark = pytest.mark.slow
+
 INT = jax.ShapeDtypeStruct((), "int32")
 LOGGER = logging.getLogger("effects")
 

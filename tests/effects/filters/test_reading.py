@@ -104,6 +104,7 @@ def _expected(reading, kind, places):
     return [i for device in devices for i in range(TURNS) if reading.shows(device)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_results", [False, True], ids=["print", "callback with results"])
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs_on_random_devices(seed, has_results):
@@ -155,6 +156,7 @@ def test_threads_on_devices_of_their_own(jit, asked):
     assert len(handler) == reading.shown.total()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [None, 2])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_filters_of_programs_that_are_gone_are_forgotten(compiled, every):

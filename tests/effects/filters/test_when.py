@@ -49,6 +49,7 @@ TRANSFORMATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", NATIVE)
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_when_is_a_cond(name, native):

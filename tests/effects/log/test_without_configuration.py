@@ -89,6 +89,7 @@ def test_capture_keeps_them_from_the_output(shown):
     assert len(records) == 4
 
 
+@pytest.mark.slow
 def test_in_a_process_of_its_own():
     done = run_python("import effects as fx\nfx.jit(lambda x: fx.log('step', x=x))(1)")
     assert (done.stdout, done.stderr) == ("INFO     step x=1 <string>:2\n", "")

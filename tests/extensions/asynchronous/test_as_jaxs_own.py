@@ -13,6 +13,8 @@ import effects as fx
 from tests.environment import xla_flags
 from tests.forks import run_forked
 
+pytestmark = pytest.mark.slow
+
 P = jax.P
 
 

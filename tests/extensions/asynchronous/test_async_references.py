@@ -13,6 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 import effects as fx
 
+pytestmark = pytest.mark.slow
+
 DEVICES = 4
 PERMUTATION = [(i, (i + 1) % DEVICES) for i in range(DEVICES)]
 X = jnp.linspace(0.5, 1, 6 * DEVICES).reshape(-1, 3)

@@ -7,6 +7,8 @@ import pytest
 import effects as fx
 from tests.extensions.export.common import again, run_with
 
+pytestmark = pytest.mark.slow
+
 MESH = jax.make_mesh((4,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
 F32 = jax.ShapeDtypeStruct((), "float32")
 

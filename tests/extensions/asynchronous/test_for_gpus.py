@@ -11,6 +11,8 @@ from effects._model.wire import CustomCallTrait
 from tests.extensions.custom_calls.common import STEP
 from tests.helpers import build_handlers
 
+pytestmark = pytest.mark.slow
+
 X = jax.ShapeDtypeStruct((2,), jnp.float32)
 
 

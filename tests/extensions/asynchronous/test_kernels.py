@@ -8,6 +8,8 @@ from jax.experimental import pallas as pl
 
 import effects as fx
 
+pytestmark = pytest.mark.slow
+
 X = jnp.arange(8.0)
 
 

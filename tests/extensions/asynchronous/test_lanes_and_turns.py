@@ -11,6 +11,8 @@ from jax.sharding import PartitionSpec as P
 
 import effects as fx
 
+pytestmark = pytest.mark.slow
+
 X = jnp.arange(12.0).reshape(3, 2, 2)
 
 

@@ -9,6 +9,8 @@ from jax.sharding import PartitionSpec as P
 
 import effects as fx
 
+pytestmark = pytest.mark.slow
+
 X = jnp.arange(8.0)
 
 

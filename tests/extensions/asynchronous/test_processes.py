@@ -4,6 +4,8 @@ import pytest
 
 from tests.processes import run_processes
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 start()
 import jax.numpy as jnp, numpy as np, effects as fx

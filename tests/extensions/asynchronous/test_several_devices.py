@@ -11,6 +11,8 @@ from jax.sharding import AxisType, NamedSharding
 
 import effects as fx
 
+pytestmark = pytest.mark.slow
+
 P = jax.P
 I32 = jax.ShapeDtypeStruct((), np.int32)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.storm.__main__ import main
+
+pytestmark = pytest.mark.slow
 
 
 def test_mixtures_are_as_they_are_read():

@@ -7,6 +7,8 @@ import pytest
 from tests.helpers import run_python
 from tests.taken_out import ASKS_FOR_NAMES, copy_without, of_extensions
 
+pytestmark = pytest.mark.slow
+
 OWN = [
     *("Future", "all_gather_start", "all_to_all_start", "async_callback", "async_done", "async_start", "async_update"),
     *("copy_start", "ppermute_start", "psum_scatter_start", "psum_start"),

@@ -13,6 +13,8 @@ from jax.sharding import PartitionSpec as P
 import effects as fx
 from tests.extensions.asynchronous.test_collectives import Pair, Sync
 
+pytestmark = pytest.mark.slow
+
 MESH = jax.make_mesh((2, 2), ("i", "j"), axis_types=(AxisType.Auto,) * 2)
 X = jnp.arange(1.0, 9).reshape(4, 2)
 AROUND = [(0, 1), (1, 0)]

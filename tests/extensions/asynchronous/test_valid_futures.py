@@ -17,6 +17,8 @@ from effects.extensions.jax_callbacks.taking_over import take_over
 from effects.lowering import tokens
 from tests.helpers import meet_barrier
 
+pytestmark = pytest.mark.slow
+
 done = fx.async_done
 X = jnp.arange(2.0) + 1
 

@@ -18,6 +18,8 @@ from tests.effects.notebook import FIRST, Notebook, execute
 from tests.extensions.breakpoints.terminal import OWN_TERMINAL, Terminal
 from tests.helpers import ROOT
 
+pytestmark = pytest.mark.slow
+
 TESTS = """
 import sys
 import jax.numpy as jnp

@@ -24,6 +24,8 @@ from effects.dispatch.runtime.runtime import runtime
 from tests.extensions.custom_calls.common import STEP, mesh_of_four
 from tests.helpers import build_gate
 
+pytestmark = pytest.mark.slow
+
 P = jax.P
 I32 = jnp.int32
 ONE = jax.ShapeDtypeStruct((), I32)

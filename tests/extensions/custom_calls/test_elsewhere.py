@@ -17,6 +17,8 @@ from tests.extensions.custom_calls.common import STEP
 from tests.forks import run_forked
 from tests.helpers import ROOT, find_compiler
 
+pytestmark = pytest.mark.slow
+
 F32, I32 = jnp.float32, jnp.int32
 ONE = jax.ShapeDtypeStruct((), I32)
 X = jnp.arange(3.0)

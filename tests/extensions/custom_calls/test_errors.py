@@ -13,6 +13,8 @@ from jax import lax
 import effects as fx
 from tests.extensions.custom_calls.common import EVERY_WAY, STEP, mesh_of_four
 
+pytestmark = pytest.mark.slow
+
 P = jax.P
 F32, I32 = jnp.float32, jnp.int32
 ONE = jax.ShapeDtypeStruct((), I32)

@@ -16,6 +16,8 @@ from jax.experimental import serialize_executable
 import effects as fx
 from tests.extensions.export.common import again
 
+pytestmark = pytest.mark.slow
+
 FLOAT = jax.ShapeDtypeStruct((), "float32")
 X = jnp.arange(3.0)
 

@@ -12,6 +12,8 @@ import pytest
 
 import effects as fx
 
+pytestmark = pytest.mark.slow
+
 X = jnp.arange(3.0)
 
 

@@ -14,6 +14,8 @@ import pytest
 import effects as fx
 from tests.extensions.export.common import again, total
 
+pytestmark = pytest.mark.slow
+
 X = jnp.arange(3.0)
 FLOAT = jax.ShapeDtypeStruct((), "float32")
 

@@ -8,9 +8,12 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import effects as fx
 from tests.extensions.export.common import again, double, run_with, total
+
+pytestmark = pytest.mark.slow
 
 FLOAT = jax.ShapeDtypeStruct((), "float32")
 X = jnp.arange(3.0)

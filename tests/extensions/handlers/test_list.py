@@ -75,6 +75,7 @@ def test_list_handler_shows_records_that_came_since(handled):
         assert handler.columns("step")["x"].tolist() == list(range(i + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effects", [None, "log"], ids=["all effects", "logs"])
 def test_columns_of_several_sites_are_in_program_order(handled, effects):
     """Events of one name from several lines are one column, in the order in which they came, with others between."""
@@ -107,6 +108,7 @@ def _count(x):
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit])
 def test_columns_have_lanes_and_devices(handled, jit):
     """A curve can be drawn for each lane and each device: columns have them where records have."""

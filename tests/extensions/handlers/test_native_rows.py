@@ -26,6 +26,8 @@ from tests.internals import (
     write_header,
 )
 
+pytestmark = pytest.mark.slow
+
 LOG, PRINT = (fx.registered_effects()[name] for name in ("log", "print"))
 
 

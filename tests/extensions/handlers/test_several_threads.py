@@ -7,8 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 import effects as fx
 from tests.extensions.handlers.common import loop, read_csv
+
+pytestmark = pytest.mark.slow
 
 
 class Meanwhile:

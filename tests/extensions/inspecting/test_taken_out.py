@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.helpers import run_python
 from tests.taken_out import ASKS_FOR_NAMES, copy_without, of_extensions
+
+pytestmark = pytest.mark.slow
 
 OPERATION = """
 import jax.numpy as jnp

@@ -34,6 +34,8 @@ from tests.oracle.runners import library
 from tests.oracle.statements.asynchronous import InFlight
 from tests.storm.mixtures import DEVICES, Mixture
 
+pytestmark = pytest.mark.slow
+
 X = jnp.arange(3.0)
 PLACE = re.compile(r"[Ll]ine (\d+), column (\d+)")
 FEATURES_TO_DRAW = FEATURES - {"devices", "native"}

@@ -14,6 +14,8 @@ from jax.experimental import io_callback
 
 import effects as fx
 
+pytestmark = pytest.mark.slow
+
 LANES = jnp.arange(3, dtype=jnp.int32)
 I32 = jax.ShapeDtypeStruct((), jnp.int32)
 

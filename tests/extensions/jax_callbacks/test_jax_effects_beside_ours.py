@@ -20,6 +20,8 @@ from tests.forks import run_forked
 from tests.helpers import let_go, output_of
 from tests.internals import jax_callbacks, site_from
 
+pytestmark = pytest.mark.slow
+
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 show = functools.partial(jax.debug.print, ordered=True)
 X = jnp.float32(0.1)

@@ -12,6 +12,8 @@ from jax.extend.core import Primitive
 
 import effects as fx
 
+pytestmark = pytest.mark.slow
+
 F32 = jax.ShapeDtypeStruct((), jnp.float32)
 show = jax.debug.print
 

@@ -14,6 +14,8 @@ from jax.experimental.pallas import triton
 
 import effects as fx
 
+pytestmark = pytest.mark.slow
+
 X = jnp.arange(8, dtype=jnp.int32)
 PAIRS = pl.BlockSpec((2,), lambda i: (i,))
 

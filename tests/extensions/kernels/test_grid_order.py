@@ -15,6 +15,8 @@ import effects as fx
 from effects.extensions.kernels.api import numbers_in_order
 from effects.testing import check_grid_races
 
+pytestmark = pytest.mark.slow
+
 X = jnp.arange(8, dtype=jnp.int32)
 INT = jax.ShapeDtypeStruct((8,), jnp.int32)
 ONE = jax.ShapeDtypeStruct((1,), jnp.int32)

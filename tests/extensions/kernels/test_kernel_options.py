@@ -7,6 +7,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax.experimental import pallas as pl
 
 import effects as fx
@@ -24,6 +25,7 @@ print(made)
 """
 
 
+@pytest.mark.slow
 def test_dispatches_of_plain_functions_have_two_parts_more():
     """JAX compares all contexts at every dispatch: one is for JAX's callbacks, one for kernels, both None as a rule."""
     done = subprocess.run([sys.executable, "-c", CONTEXTS], cwd=ROOT, capture_output=True, text=True, check=True)

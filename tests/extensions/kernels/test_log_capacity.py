@@ -14,6 +14,8 @@ from effects import _jax
 from tests.extensions.kernels.test_logs import BLOCKS, X, k_straight, logged
 from tests.helpers import meet_barrier
 
+pytestmark = pytest.mark.slow
+
 
 def call(kernel, x, capacity=None, **options):
     """Calls a kernel in the simulation, with a result like its operand."""

@@ -135,6 +135,7 @@ BLOCKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel, jit", [*((kernel, fx.jit) for kernel in KERNELS), (k_straight, jax.jit), (k_jaxs, jax.jit)]
 )

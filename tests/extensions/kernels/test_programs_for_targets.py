@@ -13,6 +13,7 @@ from effects import _jax
 from tests.extensions.kernels.test_targets import TARGETS, X, call, k_loop, lower, platform_of
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated"),
 ]
 

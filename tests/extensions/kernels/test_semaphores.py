@@ -45,6 +45,7 @@ print(bool((y == x).all()), flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits", ["pass", "copy.wait()"])
 def test_missing_wait_is_found(waits):
     """With `bounds_checks` JAX reports the access and the copy, each with its line, and nothing if the kernel waits."""
@@ -82,6 +83,7 @@ print(bool((y == x).all()), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_copy_to_itself_is_made():
     """It is no mistake to JAX: the device has its own values. A check in the kernel says it, with its line."""
     code = f"exec(compile({_TO_ITSELF!r}, 'ring.py', 'exec'), {{'__name__': '__main__'}})"
@@ -108,6 +110,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_wait_that_nothing_signals():
     """It hangs, and a barrier whose time has run out names the program, and says where the kernel waits."""
     flags = "--xla_force_host_platform_device_count=2"

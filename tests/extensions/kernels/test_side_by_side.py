@@ -53,6 +53,7 @@ def _seen(f, *args):
     return outs, [(record.effect, record.text, record.grid) for record in records]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
 @pytest.mark.parametrize("grid", GRIDS)
 def test_order_of_the_grid(grid, jit):

@@ -323,6 +323,7 @@ print(jax.jit(jax.vmap(call)).lower(x).as_text())
 """
 
 
+@pytest.mark.slow
 def test_kernels_without_effects_are_untouched():
     """What becomes of kernels with no effects of ours is the same, with this library and without."""
     plain, ours = run_python(WITHOUT_EFFECTS), run_python(f"import effects\n{WITHOUT_EFFECTS}")

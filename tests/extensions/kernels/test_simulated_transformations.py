@@ -22,6 +22,8 @@ from tests.extensions.kernels.simulation import (
     seen_of,
 )
 
+pytestmark = pytest.mark.slow
+
 INTEGER = jax.ShapeDtypeStruct((), jnp.int32)
 
 

@@ -23,6 +23,7 @@ from effects.extensions.kernels import log_rules
 from effects.extensions.kernels.log_rules import LogOptions, log_kernel
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated"),
     pytest.mark.filterwarnings("ignore:Using ``pl.pallas_call`` for Mosaic GPU kernels is deprecated"),
 ]

@@ -8,6 +8,8 @@ import pytest
 import effects as fx
 from tests.processes import run_processes
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 start()
 import contextlib, io, os, pathlib

@@ -12,6 +12,8 @@ import effects as fx
 from tests.extensions.progress.test_progress import lines_of, said
 from tests.internals import Bar, Bars, bars, line_of
 
+pytestmark = pytest.mark.slow
+
 
 def test_time_left_counts_what_was_shown():
     """What was done before a bar was shown first took no time that it knows of: a run may go on from a checkpoint."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.effects.notebook import execute
 from tests.extensions.progress.terminal import screen_of
+
+pytestmark = pytest.mark.slow
 
 FULL = "━" * 40
 

@@ -10,6 +10,8 @@ import pytest
 import effects as fx
 from tests.forks import run_forked
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = [0, 1, 7, 12]
 
 

@@ -15,6 +15,8 @@ from tests.effects.notebook import execute
 from tests.extensions.progress.terminal import screen_of
 from tests.extensions.progress.test_displays import plain
 
+pytestmark = pytest.mark.slow
+
 TRAIN = """
 import effects as fx, jax, jax.numpy as jnp
 

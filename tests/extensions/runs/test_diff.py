@@ -184,6 +184,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_device_that_misses_its_synchronization(tmp_path):
     """Of devices that should have the same, the one that has not is named."""
     a = elsewhere(SYNC.format(gradient="mean"), tmp_path / "a.fx", 4)
@@ -224,6 +225,7 @@ fx.print("outside")
 """
 
 
+@pytest.mark.slow
 def test_other_numbers_of_devices_are_equal(tmp_path):
     """What is whole is the same on 1, 2, 4 and 8 devices."""
     runs = [elsewhere(WHOLE, tmp_path / f"{devices}.fx", devices) for devices in (1, 2, 4, 8)]
@@ -344,6 +346,7 @@ whole = 1 << 22
 """
 
 
+@pytest.mark.slow
 def test_beginning_that_is_overwritten(tmp_path):
     """If a file keeps only the newest records, its whole calls are compared with the calls of the same numbers. Calls
     before the recording do not matter. The report says how many calls are left out."""
@@ -518,6 +521,7 @@ for scale in 1, {scale}:
 """
 
 
+@pytest.mark.slow
 def test_shards_correspond_by_what_they_are_of(tmp_path):
     """A shard has its part of the whole as its place, whatever device has it."""
     a, b = (elsewhere(SHARDS.format(scale=n), tmp_path / f"{n}.fx", 4) for n in (2, 3))
@@ -573,6 +577,7 @@ with fx.record({folder!r} + f"/{{PROCESS}}.fx"), fx.capture(suppress=True):
 """
 
 
+@pytest.mark.slow
 def test_several_processes(tmp_path):
     """Processes have one run between them, which is the same as that of one process with all of the devices."""
 

@@ -62,6 +62,7 @@ def prints(shown):
     return sorted(line for line in shown.splitlines() if not line.startswith("callback "))
 
 
+@pytest.mark.slow
 def test_workers_are_read_in_one_go(job, capsys):
     """Each has its records, in its order, and a number and a name; what only looks the same is there as often."""
     folder, printed = job
@@ -81,6 +82,7 @@ def test_workers_are_read_in_one_go(job, capsys):
         assert ordered == [text for i in range(3) for text in (f"{name} step {i}", f"{name} called")]
 
 
+@pytest.mark.slow
 def test_every_command_takes_a_job_with_workers(job, tmp_path, capsys):
     """Each process is named apart, and none is taken for another."""
     folder, printed = job
@@ -118,6 +120,7 @@ def damages(folder):
     }
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_named_and_the_rest_is_shown(job, tmp_path, capsys):
     """In a line each, on the error output, by each command; a file that is named by itself is an error."""
     folder, printed = job

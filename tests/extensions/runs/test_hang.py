@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.processes import run_processes
+
+pytestmark = pytest.mark.slow
 
 # Process 3 leaves out the sum of its third step, for which the others wait. It kills them once they do.
 MISSES_A_SUM = """

@@ -16,6 +16,7 @@ from tests.extensions.runs.storms import check_storm
 from tests.helpers import run_python
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("processes", "seed"), [(1, "0"), (1, "1"), (2, "2")])
 def test_what_was_published_outlives_the_process(processes, seed, tmp_path):
     assert check_storm(tmp_path, seed, processes)[0] > 0
@@ -89,6 +90,7 @@ def test_files_that_are_none(tmp_path):
             fx.runs.read(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_file_that_is_being_written(tmp_path):
     """It can be read at any time, and has all that had been published."""
     f, go_on = fx.jit(lambda x: fx.log("step", x=x)), threading.Event()
@@ -129,6 +131,7 @@ def test_folder_that_is_removed(tmp_path):
     assert [record.text for record in records] == ["1"]
 
 
+@pytest.mark.slow
 def test_limit_on_the_size_of_files(tmp_path):
     """An error at once; and where descriptions find no room, recording stops with one line in the log."""
     code = (
@@ -149,6 +152,7 @@ def test_limit_on_the_size_of_files(tmp_path):
     assert lines == [f"{tmp_path / 'run.fx'}: {STOPPED}"]  # how many records that were is not known
 
 
+@pytest.mark.slow
 def test_whole_process(tmp_path):
     """EFFECTS_RUN names a file, or a folder for the files of several processes; effects at the end are there."""
     code = (

@@ -216,6 +216,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_collective_without_an_effect_behind_it_is_named(tmp_path, capsys):
     """A process waits in it for one that has not called the program. XLA may run it ahead of the last effect or behind
     that, so the program has not ended, or is not known to have."""

@@ -17,6 +17,8 @@ import effects as fx
 from effects.lowering.native_module import native
 from tests.helpers import run_python
 
+pytestmark = pytest.mark.slow
+
 
 def run_program(folder: Path, code: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a program in a folder, from a file, so that children can be spawned."""

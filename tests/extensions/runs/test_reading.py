@@ -112,6 +112,7 @@ def test_devices_stand_in_the_order_of_the_program(path):
     assert {record.device for record in run.newest()} >= {0, 1, 2, 3}
 
 
+@pytest.mark.slow
 def test_second_recording_is_refused(path, tmp_path):
     with fx.record(path):
         with pytest.raises(RuntimeError, match=f"records into {path}"):
@@ -158,6 +159,7 @@ def test_record_larger_than_the_file(path):
     assert [record.event for record in run] == ["small"] and run.processes[0].lost == 1
 
 
+@pytest.mark.slow
 def test_process_without_effects_writes_no_file(tmp_path):
     """Two processes by themselves are one job."""
     environment = {"EFFECTS_RUN": f"{tmp_path}/"}

@@ -41,6 +41,7 @@ def recorded(part, folder):
     return path, done.stdout, captured["records"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["formats", "contexts"])
 def test_what_was_printed_is_shown_byte_for_byte(part, tmp_path):
     """Every type of value in every format, level and context, printed and logged."""
@@ -56,6 +57,7 @@ KINDS = {"print", "log", "check", "callback", "save", "jax.debug", "progress", "
 NOT_SHOWN = "[not shown as in its program: "
 
 
+@pytest.mark.slow
 def test_every_kind_of_effect_has_a_line(tmp_path):
     """Callbacks, checks, progress, watches, logs of kernels, operations on the host, and an effect that only the
     program has registered; and where the text cannot be made here, a line says why, and is counted."""

@@ -56,6 +56,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_reader_that_has_seen_enough_ends_a_command_quietly(command, path):
     """As `head` does. Nothing is written to the other stream."""
@@ -67,6 +68,7 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(command, path):
     assert done.stderr == "" and done.returncode in (0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "show --json", "show --stats", "show --last", "tail"])
 def test_effects_are_those_of_the_file(command, path):
     """This process need not have registered them. One that is not there is an error of one line."""

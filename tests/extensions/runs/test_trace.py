@@ -255,6 +255,7 @@ fx.effects_barrier()
 """
 
 
+@pytest.mark.slow
 def test_operation_that_is_not_done_is_named(path, capsys):
     assert run_python(WAITS.format(path=str(path))).returncode == -signal.SIGKILL
     operations = slices_of(trace_of(path), "operation")
@@ -281,6 +282,7 @@ fx.effects_barrier()
 """
 
 
+@pytest.mark.slow
 def test_killed_process_has_slices_without_end(path):
     """They are marked, and end at the last time known."""
     assert run_python(KILLED.format(path=str(path))).returncode == -signal.SIGKILL
@@ -309,6 +311,7 @@ report["done"] = True
 """
 
 
+@pytest.mark.slow
 def test_processes_stand_side_by_side(tmp_path):
     """Each has its programs and callbacks. What they have in common is there once."""
     done = run_processes(PROCESSES.format(folder=str(tmp_path)), 2)

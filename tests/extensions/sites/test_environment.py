@@ -6,6 +6,8 @@ import pytest
 
 from tests.helpers import run_python
 
+pytestmark = pytest.mark.slow
+
 CODE = """
 import jax, logging
 import effects as fx

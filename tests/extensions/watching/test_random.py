@@ -6,6 +6,8 @@ import pytest
 
 from tests.oracle.watching.planting import case_number, check
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("first", range(0, 18, 6))
 def test_first_bad_value_of_random_programs_is_that_of_a_reading(first):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -180,8 +181,14 @@ def _seen(program, *args):
     return structure, [*map(_bits, leaves)], places, shown, sorted(errors)
 
 
-@pytest.mark.parametrize("name", TRANSFORMATIONS)
-@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+def _cells():
+    """All programs under all transformations. Quick are those that have each transformation once."""
+    for (i, f), (j, name) in itertools.product(enumerate(PROGRAMS), enumerate(TRANSFORMATIONS)):
+        is_quick = i == j % len(PROGRAMS)
+        yield pytest.param(f, name, id=f"{f.__name__}-{name}", marks=() if is_quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("f", "name"), [*_cells()])
 def test_watched_function_is_the_function(f, name):
     """A watched function has the outcome of the function, with each transformation around it or inside."""
     transform = TRANSFORMATIONS[name]
@@ -204,6 +211,7 @@ def test_watched_function_is_the_function(f, name):
     assert _near(inside, expected) if any(each in name for each in OF_DERIVATIVES) else inside == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
 def test_sharding_and_donation_stay(f):
     """A program that is sharded and whose arguments are donated has the same results in the same places."""
@@ -287,6 +295,7 @@ def _nnx_steps(nnx):
     return Model, {"forward": forward, "train": train, "lanes": lanes}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", ["nnx_jit", "nnx.jit", "eager"])
 @pytest.mark.parametrize("name", ["forward", "train", "lanes"])
 def test_modules_of_flax(name, jit):
@@ -312,6 +321,7 @@ def _drain():
         fx.effects_barrier()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jit", [fx.filter_jit, lambda f: f], ids=["filter_jit", "eager"])
 @pytest.mark.parametrize("name", ["forward", "gradient", "state"])
 def test_modules_of_equinox(name, jit):

@@ -21,6 +21,8 @@ from effects._jax import jaxprs_in
 from tests.extensions.watching.faults import FAULTS
 from tests.helpers import meet_barrier
 
+pytestmark = pytest.mark.slow
+
 JITS = pytest.mark.parametrize("jit", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
 X, A = jnp.float32(-1), jnp.float32([1, -2, 3])
 

@@ -264,6 +264,7 @@ for wrong in [None, 0, 3, None]:
 """
 
 
+@pytest.mark.slow
 def test_all_processes_end():
     """Those without a device that is wrong too: theirs would wait in the collective."""
     first, second = (process.report["ended"] for process in run_processes(OF_PROCESSES, 2, devices=2))

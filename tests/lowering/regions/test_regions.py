@@ -101,6 +101,7 @@ def test_region_under_a_predicate_that_differs_between_lanes(check_vma, lines):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("around", ["nothing", "branch", "loop with an asking condition"])
 def test_lanes_whose_turns_differ_between_devices(around, check_vma, lines):
