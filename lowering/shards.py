@@ -21,6 +21,8 @@ import numpy as np
 from effects import _jax
 from effects._model.site import SIZE, Site
 from effects._model.wire import (
+    AFTER_SHARDS_TARGET,
+    AFTER_TARGET,
     RECORD_TARGET,
     SHARDS_TARGET,
     TOKEN_LENGTH,
@@ -85,6 +87,27 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_resul
     steps = None if steps is None else [step_numbers(TokenStep(*step), TOKEN_LENGTH) for step in steps]
     program = _program_of_one(attributes, table, [tile.size for tile in tiles], types, steps)
     return program, [whole, *layouts], whole
+
+
+def token_after_shards(ctx: Any, operands: Sequence[Any]) -> Any:
+    """The token, which is the last operand, with a dependency on arrays that XLA's partitioner distributes."""
+    return _jax.call_partitioned(ctx, AFTER_SHARDS_TARGET, operands, "")
+
+
+def _partition_after(shapes: Sequence[Any], shardings: Sequence[Any], *_: Any) -> Any:
+    whole = _jax.replicated_hlo_sharding
+    layouts = [sharding if _jax.is_tiled(sharding, 0) else whole for sharding in shardings]
+    sizes = [_Tiles(tuple(shape.dimensions()), layout).size for shape, layout in zip(shapes, layouts, strict=True)]
+    operands = [_type(size, _jax.element_type(shape)) for size, shape in zip(sizes, shapes, strict=True)]
+    arguments = ", ".join(f"%x{i}: {operand}" for i, operand in enumerate(operands))
+    program = f"""func.func public @main({arguments}) -> {operands[-1]} {{
+  %out = stablehlo.custom_call @{AFTER_TARGET}({", ".join(f"%x{i}" for i in range(len(operands)))}) {{
+    api_version = 4 : i32, backend_config = {{}}, operand_layouts = [{", ".join(_row_major(len(size)) for size in sizes)}],
+    {_IN_PLACE.replace("operand_index = 0", f"operand_index = {len(operands) - 1}")}result_layouts = [{_row_major(1)}]}}
+    : ({", ".join(operands)}) -> {operands[-1]}
+  return %out : {operands[-1]}
+}}"""
+    return program.encode(), layouts, whole
 
 
 class _Tiles:
@@ -215,3 +238,4 @@ def _attribute(value: Any) -> str:
 
 
 _jax.register_partitioner(SHARDS_TARGET, _partition)
+_jax.register_partitioner(AFTER_SHARDS_TARGET, _partition_after)
