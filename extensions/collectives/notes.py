@@ -6,9 +6,11 @@ collective, which depend on its ticket; its end depends on the results. Nothing 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,7 +24,7 @@ from effects._model.site import Site
 from effects._model.where import Where
 from effects._model.wire import KEEP_TARGET, TAKE_TARGET, Attribute
 from effects.extensions.asynchronous.operation import TICKET_LENGTH
-from effects.extensions.runs.collectives import write_note
+from effects.extensions.runs.collectives import Noted
 from effects.lowering.effect import advances_token, calls_handlers, emit_call
 from effects.lowering.holders import find_holder
 from effects.lowering.rewrite import rewritten, with_jaxprs
@@ -41,14 +43,15 @@ class Note(NamedTuple):
     """What a device comes to: a collective along axes, or without axes a program."""
 
     name: str
+    place: str  # a line of the user's
     axes: tuple[Any, ...] = ()
     within: Any = None  # JAX's `axis_index_groups`
 
 
 note_p: _jax.Primitive = _jax.Primitive("note")
 note_p.multiple_results = True
-"""(*operands) -> ticket: the device comes to what `note` says. (*results, ticket) -> (): without a note, it has the
-results."""
+"""(*operands) -> (ticket, *operands): the device comes to what `note` says. (ticket, *results) -> results: it has the
+results, if `note` is None. XLA copies a value that is also used without having been passed through."""
 
 publish_note_p: _jax.Primitive = _jax.Primitive("publish_note")
 publish_note_p.multiple_results = True
@@ -59,7 +62,7 @@ _TICKET = _jax.ShapedArray((TICKET_LENGTH,), np.dtype(np.float32))
 
 @note_p.def_effectful_abstract_eval
 def _note_abstract_eval(*operands: Any, note: Note | None) -> tuple[list[Any], set[Any]]:
-    return [_jax.per_device(_TICKET)] if note else [], jax_effects(COLLECTIVE)
+    return [_jax.per_device(_TICKET), *operands] if note else [*operands[1:]], jax_effects(COLLECTIVE)
 
 
 @publish_note_p.def_abstract_eval
@@ -74,10 +77,13 @@ _jax.need_devices([publish_note_p], always=True)
 
 @register_token_rule(note_p)
 def _note_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, note: Note | None) -> tuple[Tokens, list[Any]]:
-    values, ticket = (operands, ()) if note else (operands[:-1], operands[-1:])
-    [token] = after(values, [tokens[_KEY]]) if values else [tokens[_KEY]]
-    *outs, token = publish_note_p.bind(token, *ticket, note=note)
-    return {_KEY: token}, outs
+    ticket, values = ([], operands) if note else (operands[:1], operands[1:])
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        token, *values = after([], [tokens[_KEY], *values])
+    else:  # results of a program, which XLA's partitioner may distribute
+        token = after(values, [tokens[_KEY]])[0] if values else tokens[_KEY]
+    *ticket, token = publish_note_p.bind(token, *ticket, note=note)
+    return {_KEY: token}, [*ticket, *after(ticket, values)] if note else [*values]
 
 
 def _lower_note(ctx: Any, token: Any, *ticket: Any, note: Note | None) -> Any:
@@ -85,11 +91,12 @@ def _lower_note(ctx: Any, token: Any, *ticket: Any, note: Note | None) -> Any:
     if not calls_handlers(ctx) or _jax.is_for_export(ctx) or _jax.left_to_host_by(ctx):
         zeros = [jnp.zeros(aval.shape, aval.dtype) for aval in ctx.avals_out[:-1]]
         return _jax.mlir.lower_fun(lambda token, *_: [*zeros, token])(ctx, token, *ticket)
-    known_sites.register(_SITE)
+    _jax.keep_with_program(ctx, known_sites.register(_SITE))
     if note is None:
         target, attributes = TAKE_TARGET, {Attribute.BY_LANE: False, Attribute.WHERE: ""}
     else:
-        text = write_note(note.name, _jax.groups_of(ctx, note.axes, note.within))
+        groups, line = _jax.groups_of(ctx, note.axes, note.within), os.path.basename(note.place)
+        text = Noted(f"{note.name} at {line}", note.place, not note.axes, groups).text()
         target, attributes = KEEP_TARGET, {Attribute.BY_LANE: False, Attribute.OPTIONAL: True, Attribute.NAME: text}
     replicated = bool(_jax.automatic_devices(ctx) or _jax.replicas_per_group(ctx))
     aliases = {0: len(ctx.avals_out) - 1} if advances_token(ctx) else None
@@ -112,13 +119,11 @@ def note_programs() -> None:
 @_jax.weakref_lru_cache
 def noted_program(jaxpr: Any) -> Any:
     """The program with notes of its collectives, and of its beginning and its end."""
-    name = jaxpr.jaxpr.debug_info.func_src_info
+    name, _, place = (jaxpr.jaxpr.debug_info.func_src_info or "?").rpartition(" at ")
 
     def run(*args: Any) -> list[Any]:
-        [ticket] = note_p.bind(note=Note(f"the program {name}"))
-        outs = _jax.interpret(jaxpr, args, _apply)
-        note_p.bind(*outs, ticket, note=None)
-        return outs
+        [ticket] = note_p.bind(note=Note(f"the program {name}", place))
+        return note_p.bind(ticket, *_jax.interpret(jaxpr, args, _apply), note=None)
 
     return _jax.trace_to_jaxpr(run, jaxpr.in_avals, like=jaxpr)
 
@@ -134,10 +139,10 @@ def _apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         axes = axes if isinstance(axes, tuple) else (axes,)
         within = eqn.params.get("axis_index_groups")
         within = None if within is None else tuple(map(tuple, within))
-        [ticket] = note_p.bind(*operands, note=Note(f"{name} at {_jax.source_of(eqn)}", axes, within))
-        outs = _jax.bind(eqn, after([ticket], operands))
-        note_p.bind(*outs, ticket, note=None)
-        return outs
+        frames = _jax.user_frames(eqn)
+        place = _jax.named_line(*frames[0][:2]) if frames else "a line that JAX does not know"
+        ticket, *operands = note_p.bind(*operands, note=Note(name, place, axes, within))
+        return note_p.bind(ticket, *_jax.bind(eqn, operands), note=None)
     if any(summarize(inner).has_collectives for inner in _jax.jaxprs_in(eqn.params)) and _takes_notes(eqn):
         eqn = with_jaxprs(eqn, _noted)
     return _jax.bind(eqn, operands)
