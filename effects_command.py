@@ -49,7 +49,7 @@ def run(words: Sequence[str]) -> int:
         "--sites", metavar="RULES", help="change filters of lines, as EFFECTS_SITES does: 'train.py:40 every=100'"
     )
     parser.add_argument(
-        "--collectives", action="store_true", help="with --record: each device notes its programs and collectives"
+        "--collectives", action="store_true", help="have each device note, in the run, what it comes to and has done"
     )
     at = 0
     while at < len(words) and words[at][:1] == "-" and words[at][:2] not in ("-", "-m", "-c"):

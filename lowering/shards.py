@@ -89,25 +89,17 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_resul
     return program, [whole, *layouts], whole
 
 
-def token_after_shards(ctx: Any, operands: Sequence[Any]) -> Any:
-    """The token, which is the last operand, with a dependency on arrays that XLA's partitioner distributes."""
-    return _jax.call_partitioned(ctx, AFTER_SHARDS_TARGET, operands, "")
+def token_after_shards(ctx: Any, *arrays: Any, token: Any) -> Any:
+    """The token, with a dependency on arrays that XLA's partitioner distributes."""
+    return _jax.call_partitioned(ctx, AFTER_SHARDS_TARGET, (token, *arrays), "")
 
 
 def _partition_after(shapes: Sequence[Any], shardings: Sequence[Any], *_: Any) -> Any:
     whole = _jax.replicated_hlo_sharding
-    layouts = [sharding if _jax.is_tiled(sharding, 0) else whole for sharding in shardings]
-    sizes = [_Tiles(tuple(shape.dimensions()), layout).size for shape, layout in zip(shapes, layouts, strict=True)]
-    operands = [_type(size, _jax.element_type(shape)) for size, shape in zip(sizes, shapes, strict=True)]
-    arguments = ", ".join(f"%x{i}: {operand}" for i, operand in enumerate(operands))
-    program = f"""func.func public @main({arguments}) -> {operands[-1]} {{
-  %out = stablehlo.custom_call @{AFTER_TARGET}({", ".join(f"%x{i}" for i in range(len(operands)))}) {{
-    api_version = 4 : i32, backend_config = {{}}, operand_layouts = [{", ".join(_row_major(len(size)) for size in sizes)}],
-    {_IN_PLACE.replace("operand_index = 0", f"operand_index = {len(operands) - 1}")}result_layouts = [{_row_major(1)}]}}
-    : ({", ".join(operands)}) -> {operands[-1]}
-  return %out : {operands[-1]}
-}}"""
-    return program.encode(), layouts, whole
+    layouts = [sharding if _jax.is_tiled(sharding, 0) else whole for sharding in shardings[1:]]
+    sizes = [_Tiles(tuple(shape.dimensions()), layout).size for shape, layout in zip(shapes[1:], layouts, strict=True)]
+    types = [_jax.element_type(shape) for shape in shapes[1:]]
+    return _program_of_one({}, None, sizes, types, (), AFTER_TARGET), [whole, *layouts], whole
 
 
 class _Tiles:
@@ -174,6 +166,7 @@ def _program_of_one(
     shapes: Sequence[tuple[int, ...]],
     types: Sequence[str],
     steps: Sequence[tuple[Sequence[int], Sequence[int]]] | None,
+    target: str = RECORD_TARGET,
 ) -> bytes:
     """The text of a program that looks up the device's row, if there is a table, publishes, and takes the steps."""
     operands = [_type(shape, type_) for shape, type_ in zip(shapes, types, strict=True)]
@@ -195,7 +188,7 @@ def _program_of_one(
     passed |= {f"%x{i}": (shape, type_) for i, (shape, type_) in enumerate(zip(shapes, types, strict=True))}
     layouts = ", ".join(_row_major(len(shape)) for shape, _ in passed.values())
     lines += [
-        f"  %out = stablehlo.custom_call @{RECORD_TARGET}({', '.join(passed)}) {{api_version = 4 : i32,"
+        f"  %out = stablehlo.custom_call @{target}({', '.join(passed)}) {{api_version = 4 : i32,"
         f" backend_config = {_dictionary(attributes)},"
         f" operand_layouts = [{layouts}], {'' if steps is None else _IN_PLACE}result_layouts = [{_row_major(1)}]}}"
         f" : ({', '.join(_type(*type_) for type_ in passed.values())}) -> {token}",

@@ -188,15 +188,15 @@ def processes_of(ctx: Any) -> tuple[int, ...]:
     return () if assigned is None else _processes_of(assigned)
 
 
-def groups_of(ctx: Any, axes: tuple[Any, ...], within: Any) -> tuple[tuple[int, ...], ...] | None:
+def groups_of(ctx: Any, axes: Any = (), within: Any = None) -> list[list[int]]:
     """The groups of devices, as positions in `jax.devices()`, that exchange values along these axes of the region being
-    lowered; without axes, all devices of the program. `within`: `axis_index_groups`. None if they are not known."""
+    lowered; without axes, all devices of the program. `within`: `axis_index_groups`. Empty if they are not known."""
     if (assigned := _assigned_devices(ctx)) is None:
-        return None
+        return []
     groups: Any = pxla.axis_groups(ctx.module_context.axis_context, axes) if axes else [range(len(assigned))]
-    groups = [[group[at] for at in each] for group in groups for each in within or [range(len(group))]]
     places = {device: place for place, device in enumerate(jax.devices(assigned[0].platform))}
-    return tuple(tuple(places.get(assigned[at], -1) for at in group) for group in groups)
+    parts = [[group[at] for at in each] for group in groups for each in within or [range(len(group))]]
+    return [[places[assigned[at]] for at in part] for part in parts]
 
 
 def is_within_processes(ctx: Any, axes: tuple[Any, ...]) -> bool:

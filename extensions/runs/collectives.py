@@ -3,191 +3,149 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from effects._model.wire import Kind
 from effects.extensions.runs.reading import Event, Process, program_of
 
 
-class Noted(NamedTuple):
-    """What a device has come to, as the text of its note says.
+class Note(NamedTuple):
+    """What a device has come to.
 
     Attributes:
         name: A collective and its line, or a program and the line of its function.
         file: The file of that line.
         is_program: True for a program.
-        groups: The groups of devices that take part together, as positions in `jax.devices()`; None if not known.
+        groups: The groups of devices that take part together, as positions in `jax.devices()`.
     """
 
     name: str
     file: str
     is_program: bool
-    groups: tuple[tuple[int, ...], ...] | None
+    groups: Sequence[Sequence[int]]
 
     def text(self) -> str:
-        rest = json.dumps(self[1:], separators=(",", ":"))
-        return f"{self.name}\n{rest}"
+        """The text of the note in a run file, where the first line is the name."""
+        return f"{self.name}\n{json.dumps(self[1:], separators=(',', ':'))}"
 
     @classmethod
-    def read(cls, text: str) -> Noted | None:
-        """What a note says; None for the name of an operation that the program itself has started."""
-        name, is_note, rest = text.partition("\n")
-        file, is_program, groups = json.loads(rest) if is_note else ("", False, None)
-        return cls(name, file, is_program, groups and tuple(map(tuple, groups))) if is_note else None
-
-    def group_of(self, device: int) -> tuple[int, ...]:
-        """The devices that take part together with this one; itself alone if they are not known."""
-        return next((group for group in self.groups or () if device in group), (device,))
+    def read(cls, text: str) -> Note:
+        name, _, rest = text.partition("\n")
+        return cls(name, *json.loads(rest))
 
 
-class _Open(NamedTuple):
-    text: str
-    begun: float
-    turn: int  # how often the device had come to this
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class _Device:
-    process: Process
-    last: str  # the text of the newest note
-    turns: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    open: dict[Any, _Open] = dataclasses.field(default_factory=dict)  # by the operation's token
-    done: dict[str, float] = dataclasses.field(default_factory=dict)  # when it last had the result
+def is_note(event: Event) -> bool:
+    """True if an event is a note, and not the start of an operation of the user's program."""
+    return event.kind == Kind.OPERATION and "\n" in event.text
 
 
 class Notes:
     """The notes of a run, from its events in the order of their times."""
 
     def __init__(self, processes: Sequence[Process]):
-        self._processes = {process.number: process for process in processes}
+        self._processes = {each.number: each for each in processes}
+        self._owners = dict(enumerate(next((each.owners for each in processes if each.owners), [])))  # by device
         self._is_whole = not any(each.is_cut or each.torn or each.lost for each in processes)
-        self._devices: dict[int, _Device] = {}  # by position in `jax.devices()`
-        self._first: dict[int, float] = {}  # by process: the time of the oldest entry
-        # By process, thread and number of the dispatch: name and time of a call, programs that have ended, their notes.
-        self._calls: dict[Any, tuple[str, float]] = {
-            (each.number, program): (name, 0.0) for each in processes for program, (name, _) in each.earlier.items()
-        }
-        self._ended: set[Any] = set()
+        self._open: dict[Any, tuple[str, float]] = {}  # by device and token of the operation: the note and its time
+        self._turns = collections.Counter[tuple[int, str]]()  # by device and note
+        self._done: dict[tuple[int, str], float] = {}  # the same: when the device last had the result
+        self._last: dict[int, str] = {}  # by device: the newest note
+        # By process, thread and number of the dispatch: names of calls, notes of programs, and those that have ended.
+        self._calls = {(each.number, of): name for each in processes for of, (name, _) in each.earlier.items()}
         self._programs: dict[Any, str] = {}
+        self._ended: set[Any] = set()
 
     def add(self, event: Event) -> bool:
         """Adds an event. Returns True if it is a note."""
-        number = event.process.number
-        self._first.setdefault(number, event.time)
+        program, at = (event.process.number, event.program), (event.device, event.token)
         if event.kind == Kind.DISPATCHED:
-            self._calls[number, event.program] = event.text, event.time
-        elif event.kind == Kind.ENDED:  # a program that failed has no results
-            self._ended.add((number, event.program))
-            for each in self._devices.values():
-                if each.process is event.process:
-                    each.open = {at: one for at, one in each.open.items() if program_of(at) != event.program}
-        elif event.kind == Kind.OPERATION and (noted := Noted.read(event.text)) is not None:
-            device = self._devices.setdefault(event.device, _Device(event.process, event.text))
-            device.last = event.text
-            device.turns[event.text] += 1
-            device.open[event.token] = _Open(event.text, event.time, device.turns[event.text])
-            if noted.is_program:
-                self._programs[number, event.program] = event.text
+            self._calls[program] = event.text
+        elif event.kind == Kind.ENDED:
+            self._ended.add(program)
+        elif is_note(event):
+            self._last[event.device] = event.text
+            self._turns[event.device, event.text] += 1
+            self._open[at] = event.text, event.time
+            if Note.read(event.text).is_program:
+                self._programs[program] = event.text
             return True
-        elif event.kind == Kind.OPERATION_DONE and (device := self._devices.get(event.device)) is not None:
-            if (begun := device.open.pop(event.token, None)) is not None:
-                device.done[begun.text] = event.time
-                return True
+        elif event.kind == Kind.OPERATION_DONE and at in self._open:
+            self._done[event.device, self._open.pop(at)[0]] = event.time
+            return True
         return False
 
     def awaited(self) -> list[dict[str, Any]]:
-        """The collectives that devices have come to and have no result of, and the programs that have not ended though
-        some process has not called them, each with the devices that have not come."""
+        """What devices wait for: collectives that they have come to and have no result of, and programs that have not
+        ended and that some process has not called; each with the devices that have not come."""
         found = [*self._collectives(), *self._uncalled()]
-        stuck = {each["device"] for of in found for each in of["waiting"]}
-        behind = {each["device"] for of in found for each in of["missing"]}
-        named: set[int] = set()
-        for of in sorted(found, key=lambda of: (of["is_program"], of["begun"])):
-            # A device that waits itself is not what the others wait for, unless all that have not come wait.
-            missing = [each for each in of["missing"] if each["device"] not in (stuck if behind - stuck else ())]
-            of["missing"] = [each for each in missing if each["device"] not in named]
-            named |= {each["device"] for each in missing}
-        return [of for of in found if of["missing"] or not of["is_program"]]
+        waiting = {place for of in found for place in of["waiting"]}
+        missing = {place for of in found for place in of["missing"]}
+        blamed = missing - waiting or missing  # a device that waits itself is not what the others wait for
+        for of in found:
+            of["missing"] = [place for place in of["missing"] if place in blamed]
+            blamed -= {*of["missing"]}
+        return [
+            {**of, "waiting": [*map(self._place, of["waiting"])], "missing": [*map(self._missing, of["missing"])]}
+            for of in found
+            if of["missing"] or not of["is_program"]
+        ]
 
     def _collectives(self) -> Iterator[dict[str, Any]]:
-        waiting = collections.defaultdict[Any, dict[int, _Open]](dict)
-        for place, device in self._devices.items():
-            for each in device.open.values():
-                noted = Noted.read(each.text)
-                assert noted is not None
-                if not noted.is_program:
-                    waiting[each.text, noted, noted.group_of(place)][place] = each
-        for (text, noted, group), of in waiting.items():
-            turn = max(each.turn for each in of.values()) if self._is_whole else 0
-            here = {place: each for place, each in of.items() if each.turn >= turn}
-            begun = min(each.begun for each in here.values())
-            out = [at for at in group if at not in here and not self._has_come(at, text, noted, turn, begun)]
-            yield self._report(noted, begun, [*here], out)
+        waiting = collections.defaultdict[Any, dict[int, float]](dict)
+        for (place, token), (text, begun) in self._open.items():
+            note, program = Note.read(text), (self._owners.get(place), program_of(token))
+            for group in note.groups if not note.is_program and program not in self._ended else ():
+                if place in group:
+                    waiting[text, tuple(group)][place] = begun
+        for (text, group), of in sorted(waiting.items(), key=lambda each: min(each[1].values())):
+            turn = max(self._turns[place, text] for place in of)
+            here = [place for place in of if self._turns[place, text] == turn or not self._is_whole]
+            begun = min(of[place] for place in here)
+            out = [at for at in group if at not in here and not self._has_come(at, text, turn, begun)]
+            yield self._report(Note.read(text), here, out)
 
-    def _has_come(self, place: int, text: str, noted: Noted, turn: int, begun: float) -> bool:
-        """True if a device has come to what others came to for the `turn`-th time at the time `begun`, or may have.
+    def _has_come(self, place: int, text: str, turn: int, begun: float) -> bool:
+        """True if a device has come, or may have, to what others came to for the `turn`-th time at the time `begun`.
 
-        Where files have lost their beginning, nobody knows how often. A device that has a result of later than `begun`
-        has come; one with an earlier result has not, as no device has one before all have come. Of a `ppermute` some
-        have.
+        Where files have lost their beginning, nobody knows how often. Then a device whose newest result is of an
+        earlier time has not come: no device has a result before all have come, but for a `ppermute`.
         """
-        device = self._devices.get(place)
         if self._is_whole:
-            return device is not None and device.turns[text] >= turn
-        if device is None or (done := device.done.get(text)) is None:
-            return self._first.get(self._owner(place), begun) > begun
-        return done >= begun or noted.name.startswith("ppermute ")
+            return self._turns[place, text] >= turn
+        return self._done.get((place, text), begun) >= begun or text.startswith("ppermute ")
 
     def _uncalled(self) -> Iterator[dict[str, Any]]:
         """Programs that a process has called more often than another one with devices of the program.
 
-        XLA may run a collective of its partitioner's ahead of the note of the program's beginning. So the calls count,
-        which the host notes."""
-        texts: dict[str, set[str]] = collections.defaultdict(set)  # by the name in calls
-        for key, text in self._programs.items():
-            if key in self._calls:
-                texts[self._calls[key][0]].add(text)
-        turns = collections.Counter[Any]()  # by process and text
+        Calls count, and not the notes of devices: XLA may run a collective of its partitioner's ahead of the note that
+        the program has begun."""
+        notes = collections.defaultdict[str, set[str]](set)  # by the name in calls
+        for program, text in self._programs.items():
+            notes[self._calls.get(program, "")].add(text)
+        least, most = collections.Counter[Any](), collections.Counter[Any]()  # by process and note: calls
         newest: dict[Any, Any] = {}
-        for key, (name, _) in self._calls.items():
-            of_name = texts[name]
-            if (text := self._programs.get(key) or (min(of_name) if len(of_name) == 1 else None)) is not None:
-                turns[key[0], text] += 1
-                newest[key[0], text] = key
-        for (number, text), key in newest.items() if self._is_whole else ():
-            noted, turn = Noted.read(text), turns[number, text]
-            assert noted is not None
-            group = noted.groups[0] if noted.groups else ()
-            out = [at for at in group if turns[self._owner(at), text] < turn]
-            if key not in self._ended and out:
-                own = [at for at in group if self._owner(at) == number]
-                yield self._report(noted, self._calls[key][1], own, out)
+        for program, name in self._calls.items():
+            texts = {self._programs[program]} if program in self._programs else notes[name]
+            keys = [(program[0], text) for text in texts]
+            most.update(keys)
+            if len(keys) == 1:
+                least.update(keys)
+                newest[keys[0]] = program
+        for (process, text), program in newest.items():
+            note = Note.read(text)
+            group = note.groups[0] if self._is_whole and program not in self._ended else ()
+            out = [at for at in group if most[self._owners.get(at), text] < least[process, text]]
+            yield self._report(note, [at for at in group if self._owners.get(at) == process], out)
 
-    def _report(self, noted: Noted, begun: float, here: Sequence[int], out: Sequence[int]) -> dict[str, Any]:
-        known = [place for place in out if self._owner(place) in self._processes]
-        return {
-            "name": noted.name,
-            "is_program": noted.is_program,
-            "have_all_come": bool(noted.groups) and not out,
-            "begun": begun,
-            "waiting": [self._place(place) for place in sorted(here)],
-            "missing": [self._place(place, last=self._last(place)) for place in known],
-            "unknown": [self._place(place) for place in out if place not in known],
-        }
+    def _report(self, note: Note, here: Iterable[int], out: Iterable[int]) -> dict[str, Any]:
+        known = [place for place in out if self._owners.get(place) in self._processes]
+        return {"name": note.name, "is_program": note.is_program, "waiting": sorted(here), "missing": known}
 
-    def _owner(self, place: int) -> int:
-        """The number of the process that has a device."""
-        if (device := self._devices.get(place)) is not None:
-            return device.process.number
-        owners = (each.owners[place] for each in self._processes.values() if place < len(each.owners))
-        return next(owners, 0)
+    def _place(self, place: int) -> dict[str, Any]:
+        return {"process": self._owners.get(place), "device": place}
 
-    def _last(self, place: int) -> str | None:
-        device = self._devices.get(place)
-        return None if device is None else device.last.partition("\n")[0]
-
-    def _place(self, place: int, **more: Any) -> dict[str, Any]:
-        return {"process": self._owner(place), "device": place, **more}
+    def _missing(self, place: int) -> dict[str, Any]:
+        last = self._last.get(place)
+        return self._place(place) | {"last": last and Note.read(last).name}

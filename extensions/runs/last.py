@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -33,12 +34,11 @@ NOWHERE = "    No device has come to an effect of it."
 CALLBACK = "  The callback `{name}` at {line} has run for {least}{ago}."
 OPERATION = "  Device {device} started `{name}` {ago} before, and does not have what it comes to."
 BARRIER = "  Thread {thread} has waited in a barrier for {least}{ago}."
-AWAITED = "{devices} {have} not come to {name}, for which {others} {wait}; {last}."
-UNBEGUN = "{devices} {have} not begun {name}, which was called for {others} and has not ended; {last}."
-CAME_LAST = "{it} came last to {last}"
-WAITING = "{devices} {wait} for {name}{all}."
-ALL_CAME = ", to which all that take part have come"
-UNRECORDED = "{devices} {take} part in {name}, and there is no file of {processes}."
+AWAITED = "{devices} {have} not come to {name}, for which {others} {wait}; {it} came last to {last}."
+UNBEGUN = (
+    "{devices} {have} not begun {name}, which was called for {others} and has not ended; {it} came last to {last}."
+)
+WAITING = "{devices} {wait} for {name}."
 NOTHING = (
     "  All calls have returned and had their effects, and the newest program of each thread has ended. The newest "
     "record is {line}, {ago} before."
@@ -49,8 +49,9 @@ def last(run: Run) -> str:
     """Reports how far each process, device and thread came, what had begun and not ended, and for how long."""
     is_alone = len(run.processes) == 1 and run.processes[0].count == 1
     of = last_of(run)
-    lines = [line for process in of["processes"] for line in _lines(process, is_alone)]
-    return "\n".join([*lines, *(line for each in of["awaited"] for line in _lines_of_awaited(each, not is_alone))])
+    lines = [_lines(process, is_alone) for process in of["processes"]]
+    lines += [_lines_of_awaited(each, not is_alone) for each in of["awaited"]]
+    return "\n".join(itertools.chain.from_iterable(lines))
 
 
 def last_of(run: Run) -> dict[str, list[dict[str, Any]]]:
@@ -247,29 +248,21 @@ def _lines_of_program(of: dict[str, Any], end: float) -> Iterator[str]:
         yield BEHIND.format(devices=_devices(late), have=have, line=line, others=others, are=are)
 
 
-def _lines_of_awaited(of: dict[str, Any], with_processes: bool) -> Iterator[str]:
-    waiting, name = of["waiting"], of["name"]
-    wait = "waits" if len(waiting) == 1 else "wait"
-    if not of["is_program"] and not of["missing"]:
-        all_came = ALL_CAME if of["have_all_come"] else ""
-        yield WAITING.format(devices=_devices(waiting, with_processes), wait=wait, name=name, all=all_came)
-    alike: dict[Any, list[dict[str, Any]]] = {}
-    for each in of["missing"]:
-        alike.setdefault((each["process"], each["last"]), []).append(each)
-    for (_, last), missing in alike.items():
-        have, it = ("has", "it") if len(missing) == 1 else ("have", "they")
+def _lines_of_awaited(of: dict[str, Any], with_process: bool) -> Iterator[str]:
+    waiting, wait = of["waiting"], "waits" if len(of["waiting"]) == 1 else "wait"
+    if not of["missing"]:
+        yield WAITING.format(devices=_devices(waiting, with_process), wait=wait, name=of["name"])
+    for (_, last), group in itertools.groupby(of["missing"], lambda each: (each["process"], each["last"])):
+        have, it = ("has", "it") if len(missing := [*group]) == 1 else ("have", "they")
         yield (UNBEGUN if of["is_program"] else AWAITED).format(
-            devices=_devices(missing, with_processes),
+            devices=_devices(missing, with_process),
             have=have,
-            name=name,
+            name=of["name"],
             others=errors.counted(len(waiting), "device"),
             wait=wait,
-            last=CAME_LAST.format(it=it, last=last or "nothing"),
+            it=it,
+            last=last or "none",
         )
-    if unknown := of["unknown"]:
-        take, numbers = ("takes" if len(unknown) == 1 else "take"), sorted({each["process"] for each in unknown})
-        processes = f"process{'es' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-        yield UNRECORDED.format(devices=_devices(unknown), take=take, name=name, processes=processes)
 
 
 _SHOWN: dict[int, tuple[str, str]] = {

@@ -22,7 +22,7 @@ from effects import _removed
 from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.wire import ALL_DEVICES, EPOCH, PHASE, PLAIN_THREAD, STREAM, Kind, in_region, thread_of
-from effects.extensions.runs.collectives import Noted
+from effects.extensions.runs.collectives import Note, is_note
 from effects.extensions.runs.reading import Event, Run, RunError, read, tell_missing
 
 MSG_OUTPUT = "The trace cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
@@ -39,8 +39,8 @@ Program = tuple[int, tuple[int, int]]
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Slice:
-    """Something that took some time: a "call", a "barrier", a "program" or a "collective" on a device, a "callback", or
-    an asynchronous "operation"."""
+    """Something that took some time: a "call", a "barrier", a "program" on a device, a "callback", or an asynchronous
+    "operation", such as a collective that was noted."""
 
     kind: str
     track: tuple[int, str]  # the process, and the name of the track
@@ -115,11 +115,10 @@ class Timeline:
             if program[0] != PLAIN_THREAD:  # all of JAX's own dispatches have one program number
                 self._on_device(call, event.device, time)
             begun = Slice("operation", (process, _OPERATIONS), event.text, time, program, device=event.device)
-            if (noted := Noted.read(event.text)) is not None:
-                begun.kind, begun.name = "collective", noted.name
-                begun.track = process, f"device {event.device}: collectives"
-                if noted.is_program:  # its slice is there
+            if is_note(event):
+                if (note := Note.read(event.text)).is_program:  # which has a slice
                     return
+                begun.name, begun.track = note.name, (process, f"device {event.device}: collectives")
             self._operations[process, event.token, event.device] = begun
             self.slices.append(begun)
         elif kind == Kind.OPERATION_DONE:
@@ -239,7 +238,7 @@ def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
         known[free] = each.row, each.start + each.duration
         args: dict[str, Any] = {"thread": each.program[0], "dispatch": each.program[1]}
         args |= {"line": str(each.site.where)} if each.site is not None else {}
-        args |= {"device": each.device} if each.kind in ("collective", "operation") else {}
+        args |= {"device": each.device} if each.kind == "operation" else {}
         args |= {"unfinished": True} if each.is_unfinished else {}
         name = f"{each.name} (unfinished)" if each.is_unfinished else each.name
         place = {"pid": pid, "tid": each.row, "ts": each.start, "dur": each.duration}
@@ -270,7 +269,7 @@ def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
                 yield {"ph": "C", "name": f"{record.event}{of}", **place, "args": numbers}
 
 
-_ORDER = ["call", "barrier", "program", "collective", "callback", "operation"]
+_ORDER = ["call", "barrier", "program", "callback", "operation"]
 """The tracks from top to bottom, by what is on them."""
 
 
