@@ -52,6 +52,7 @@ class Notes:
         self._turns = collections.Counter[tuple[int, str]]()  # by device and note
         self._done: dict[tuple[int, str], float] = {}  # the same: when the device last had the result
         self._last: dict[int, str] = {}  # by device: the newest note
+        self._first: dict[int, float] = {}  # by process: the time of the oldest entry
         # By process, thread and number of the dispatch: names of calls, notes of programs, and those that have ended.
         self._calls = {(each.number, of): name for each in processes for of, (name, _) in each.earlier.items()}
         self._programs: dict[Any, str] = {}
@@ -59,6 +60,7 @@ class Notes:
 
     def add(self, event: Event) -> bool:
         """Adds an event. Returns True if it is a note."""
+        self._first.setdefault(event.process.number, event.time)
         program, at = (event.process.number, event.program), (event.device, event.token)
         if event.kind == Kind.DISPATCHED:
             self._calls[program] = event.text
@@ -109,12 +111,14 @@ class Notes:
     def _has_come(self, place: int, text: str, turn: int, begun: float) -> bool:
         """True if a device has come, or may have, to what others came to for the `turn`-th time at the time `begun`.
 
-        Where files have lost their beginning, nobody knows how often. Then a device whose newest result is of an
-        earlier time has not come: no device has a result before all have come, but for a `ppermute`.
+        Where files have lost their beginning, nobody knows how often. But no device has a result before all have come,
+        except of a `ppermute`. So a device whose newest result is of an earlier time has not come.
         """
         if self._is_whole:
             return self._turns[place, text] >= turn
-        return self._done.get((place, text), begun) >= begun or text.startswith("ppermute ")
+        may_be_lost = place not in self._last or self._first[self._owners[place]] > begun
+        done = self._done.get((place, text), begun if may_be_lost else 0.0)
+        return done >= begun or text.startswith("ppermute ")
 
     def _uncalled(self) -> Iterator[dict[str, Any]]:
         """Programs that a process has called more often than another one with devices of the program.
@@ -136,8 +140,8 @@ class Notes:
         for (process, text), program in newest.items():
             note = Note.read(text)
             group = note.groups[0] if self._is_whole and program not in self._ended else ()
-            out = [at for at in group if most[self._owners.get(at), text] < least[process, text]]
-            yield self._report(note, [at for at in group if self._owners.get(at) == process], out)
+            if out := [at for at in group if most[self._owners.get(at), text] < least[process, text]]:
+                yield self._report(note, [at for at in group if self._owners.get(at) == process], out)
 
     def _report(self, note: Note, here: Iterable[int], out: Iterable[int]) -> dict[str, Any]:
         known = [place for place in out if self._owners.get(place) in self._processes]
