@@ -2,7 +2,7 @@
 programs are noted.
 
 A program is a list of statements: a collective, a `scan`, a `cond` that all devices take alike, or a jitted function
-with statements in it. Each collective has a line of its own. A device is kept in a `pure_callback` ahead of one of them.
+with statements in it. Each collective has a line of its own. A device is kept in a `pure_callback` ahead of one.
 """
 
 from __future__ import annotations
@@ -66,23 +66,30 @@ def collectives(program: list[Any]) -> list[tuple[int, str]]:
 
 def run(program: list[Any], x: Any, device: int, kept_from: int, turns: Any) -> Any:
     """Runs statements on a device. In a loop the device is kept in the last turn."""
-    for kind, *rest in program:
-        if kind == "scan":
-            x, _ = lax.scan(lambda x, i: (run(rest[0], x, device, kept_from, turns & (i == 1)), None), x, jnp.arange(2))
-        elif kind == "cond":
-            x = lax.cond(x.sum() > -1e9, lambda x: run(rest[0], x, device, kept_from, turns), lambda x: x, x)
-        elif kind == "jit":
-            x = jax.jit(lambda x: run(rest[0], x, device, kept_from, turns))(x)
-        else:
-            number, source = rest
-            if number == kept_from:
-                here = turns & (lax.axis_index(("a", "b")) == device)
-                x = lax.cond(here, lambda x: jax.pure_callback(wait, x, x), lambda x: x, x)
-            code = compile("\n" * number + f"y = {source}", "case.py", "exec")
-            scope = {"lax": lax, "jax": jax, "x": x, "SIZES": SIZES}
-            exec(code, scope)
-            x = scope["y"].astype(jnp.float32)
+    for statement in program:
+        x = run_one(statement, x, device, kept_from, turns)
     return x
+
+
+def run_one(statement: Any, x: Any, device: int, kept_from: int, turns: Any) -> Any:
+    kind, *rest = statement
+
+    def inside(x: Any, turns: Any = turns) -> Any:
+        return run(rest[0], x, device, kept_from, turns)
+
+    if kind == "scan":
+        return lax.scan(lambda x, i: (inside(x, turns & (i == 1)), None), x, jnp.arange(2))[0]
+    if kind == "cond":
+        return lax.cond(x.sum() > -1e9, inside, lambda x: x, x)
+    if kind == "jit":
+        return jax.jit(inside)(x)
+    number, source = rest
+    if number == kept_from:
+        here = turns & (lax.axis_index(("a", "b")) == device)
+        x = lax.cond(here, lambda x: jax.pure_callback(wait, x, x), lambda x: x, x)
+    scope = {"lax": lax, "jax": jax, "x": x, "SIZES": SIZES}
+    exec(compile("\n" * number + f"y = {source}", "case.py", "exec"), scope)
+    return scope["y"].astype(jnp.float32)
 
 
 def check(seed: int, path: Path, overwritten: bool) -> None:
