@@ -93,7 +93,7 @@ def test_device_that_is_kept_from_a_collective_is_named(tmp_path):
     """In random programs with loops, branches, functions and transposes, along each axis of a mesh; also where the file
     has lost its beginning."""
     code = f"from tests.extensions.collectives.stalled import main\nmain(0, 8, {str(tmp_path)!r})"
-    done = run_python(code, env={"XLA_FLAGS": ""}, timeout=400)
+    done = run_python(code, env={"XLA_FLAGS": "--xla_cpu_collective_call_terminate_timeout_seconds=300"}, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == [f"checked {seed}" for seed in range(8)]
 
