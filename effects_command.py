@@ -23,6 +23,10 @@ MSG_NO_PROGRAM = (
     "no program was given. It runs a file, a module or a text, with arguments of its own behind it. Write, say, "
     "`effects run train.py --steps 10`, `effects run -m package.module` or `effects run -c 'text'`."
 )
+MSG_NO_RECORD = (
+    "`--collectives` was given without `--record`. What devices note is in the files of a recorded run. Write, say, "
+    "`effects run --collectives --record runs/ train.py`."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,30 +48,38 @@ def run(words: Sequence[str]) -> int:
     parser.add_argument(
         "--sites", metavar="RULES", help="change filters of lines, as EFFECTS_SITES does: 'train.py:40 every=100'"
     )
+    parser.add_argument(
+        "--collectives", action="store_true", help="have each device note, in the run, what it comes to and has done"
+    )
     at = 0
     while at < len(words) and words[at][:1] == "-" and words[at][:2] not in ("-", "-m", "-c"):
         at += 2 if words[at] in ("--record", "--sites") else 1
     options, program = parser.parse_args(words[:at]), words[at:]
     if not program or program in (["-m"], ["-c"]):
         parser.error(MSG_NO_PROGRAM)
+    if options.collectives and not (options.record or os.environ.get("EFFECTS_RUN")):
+        parser.error(MSG_NO_RECORD)
     if options.record is not None:  # the program may change its folder before it imports JAX
         is_folder = options.record.endswith(os.sep)
         os.environ["EFFECTS_RUN"] = os.path.abspath(options.record) + os.sep * is_folder
     if options.sites is not None:
         os.environ["EFFECTS_SITES"] = options.sites
     if "jax" in sys.modules:  # as in `python -m effects run`
-        _install(options.watch)
+        _install(options.watch, options.collectives)
     else:
-        sys.meta_path.insert(0, _AfterJax(lambda: _install(options.watch)))
+        sys.meta_path.insert(0, _AfterJax(lambda: _install(options.watch, options.collectives)))
     return _run_program(program)
 
 
-def _install(watch: bool) -> None:
+def _install(watch: bool, collectives: bool) -> None:
     import effects
+    from effects import _lazy
 
+    if collectives:
+        with _lazy.required_by("effects run --collectives"):
+            from effects.extensions.collectives.notes import note_programs
+        note_programs()
     if watch:
-        from effects import _lazy
-
         with _lazy.required_by("effects run --watch"):
             from effects.extensions.watching.everywhere import install_watching
         install_watching()

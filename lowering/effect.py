@@ -54,7 +54,7 @@ from effects.lowering import host_path
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.regions import OUTSIDE, in_region
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
-from effects.lowering.shards import call_shards
+from effects.lowering.shards import call_shards, token_after_shards
 from effects.lowering.sites import refused_per_shard, register_site
 from effects.lowering.tokens import (
     NO_MARKERS,
@@ -423,6 +423,8 @@ def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
     if _jax.replicas_per_group(ctx):
         # XLA would gather the sharded operands of a call.
         return _jax.mlir.lower_fun(lambda *operands: _chosen_by(operands[:tokens], operands[tokens:]))(ctx, *operands)
+    if _jax.automatic_devices(ctx) and [aval.shape for aval in ctx.avals_out] == [(TOKEN_LENGTH,)]:
+        return token_after_shards(ctx, *operands[:-1], token=operands[-1])
     aliases = {tokens + at: at for at in range(len(ctx.avals_out))}
     return _jax.call_handler(ctx, AFTER_TARGET, operands, {}, has_side_effect=False, aliases=aliases)
 

@@ -21,6 +21,8 @@ import numpy as np
 from effects import _jax
 from effects._model.site import SIZE, Site
 from effects._model.wire import (
+    AFTER_SHARDS_TARGET,
+    AFTER_TARGET,
     RECORD_TARGET,
     SHARDS_TARGET,
     TOKEN_LENGTH,
@@ -87,6 +89,19 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_resul
     return program, [whole, *layouts], whole
 
 
+def token_after_shards(ctx: Any, *arrays: Any, token: Any) -> Any:
+    """The token, with a dependency on arrays that XLA's partitioner distributes."""
+    return _jax.call_partitioned(ctx, AFTER_SHARDS_TARGET, (token, *arrays), "")
+
+
+def _partition_after(shapes: Sequence[Any], shardings: Sequence[Any], *_: Any) -> Any:
+    whole = _jax.replicated_hlo_sharding
+    layouts = [sharding if _jax.is_tiled(sharding, 0) else whole for sharding in shardings[1:]]
+    sizes = [_Tiles(tuple(shape.dimensions()), layout).size for shape, layout in zip(shapes[1:], layouts, strict=True)]
+    types = [_jax.element_type(shape) for shape in shapes[1:]]
+    return _program_of_one({}, None, sizes, types, (), AFTER_TARGET), [whole, *layouts], whole
+
+
 class _Tiles:
     """The shards of an array on the devices."""
 
@@ -151,6 +166,7 @@ def _program_of_one(
     shapes: Sequence[tuple[int, ...]],
     types: Sequence[str],
     steps: Sequence[tuple[Sequence[int], Sequence[int]]] | None,
+    target: str = RECORD_TARGET,
 ) -> bytes:
     """The text of a program that looks up the device's row, if there is a table, publishes, and takes the steps."""
     operands = [_type(shape, type_) for shape, type_ in zip(shapes, types, strict=True)]
@@ -172,7 +188,7 @@ def _program_of_one(
     passed |= {f"%x{i}": (shape, type_) for i, (shape, type_) in enumerate(zip(shapes, types, strict=True))}
     layouts = ", ".join(_row_major(len(shape)) for shape, _ in passed.values())
     lines += [
-        f"  %out = stablehlo.custom_call @{RECORD_TARGET}({', '.join(passed)}) {{api_version = 4 : i32,"
+        f"  %out = stablehlo.custom_call @{target}({', '.join(passed)}) {{api_version = 4 : i32,"
         f" backend_config = {_dictionary(attributes)},"
         f" operand_layouts = [{layouts}], {'' if steps is None else _IN_PLACE}result_layouts = [{_row_major(1)}]}}"
         f" : ({', '.join(_type(*type_) for type_ in passed.values())}) -> {token}",
@@ -215,3 +231,4 @@ def _attribute(value: Any) -> str:
 
 
 _jax.register_partitioner(SHARDS_TARGET, _partition)
+_jax.register_partitioner(AFTER_SHARDS_TARGET, _partition_after)

@@ -276,10 +276,20 @@ def passes_of(effects: Iterable[Effect]) -> list[Passes]:
     return [_passes[effect] for effect in effects if effect in _passes]
 
 
+_changes: list[Callable[[Any], Any]] = []
+
+
+def change_programs(change: Callable[[Any], Any]) -> None:
+    """Has `change(jaxpr)` make another jaxpr of each whole program, after JAX's transformations."""
+    _changes.append(change)
+
+
 def checked_jaxpr(jaxpr: Any) -> Any:
     """The jaxpr with constants, and with JAX's own callbacks taken over. Raises if the jaxpr misuses futures or
     references."""
     jaxpr = others().take_over(_jax.closed_jaxpr(jaxpr))
+    for change in _changes:
+        jaxpr = change(jaxpr)
     for passes in passes_of(summarize(jaxpr).effects):
         passes.check(jaxpr)
     return jaxpr

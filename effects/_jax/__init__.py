@@ -57,6 +57,7 @@ from effects._jax.devices import committed_device_of_call as committed_device_of
 from effects._jax.devices import coordination_service as coordination_service
 from effects._jax.devices import default_device as default_device
 from effects._jax.devices import device_places as device_places
+from effects._jax.devices import groups_of as groups_of
 from effects._jax.devices import has_one_device as has_one_device
 from effects._jax.devices import host_device as host_device
 from effects._jax.devices import is_addressable as is_addressable
@@ -129,6 +130,7 @@ from effects._jax.lowering import left_to_host_by as left_to_host_by
 from effects._jax.lowering import mark_replicated as mark_replicated
 from effects._jax.lowering import mask_and_add as mask_and_add
 from effects._jax.lowering import missing_platform as missing_platform
+from effects._jax.lowering import name_of_collective as name_of_collective
 from effects._jax.lowering import owner_of as owner_of
 from effects._jax.lowering import per_device as per_device
 from effects._jax.lowering import platforms_here as platforms_here

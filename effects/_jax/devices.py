@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax._src import core, distributed, xla_bridge
 from jax._src.array import ArrayImpl
+from jax._src.interpreters import pxla
 from jax._src.lib import xla_client
 from jax.sharding import PartitionSpec
 
@@ -185,6 +186,17 @@ def processes_of(ctx: Any) -> tuple[int, ...]:
         return (0,)
     assigned = _assigned_devices(ctx)
     return () if assigned is None else _processes_of(assigned)
+
+
+def groups_of(ctx: Any, axes: Any = (), within: Any = None) -> list[list[int]]:
+    """The groups of devices, as positions in `jax.devices()`, that exchange values along these axes of the region being
+    lowered; without axes, all devices of the program. `within`: `axis_index_groups`. Empty if they are not known."""
+    if (assigned := _assigned_devices(ctx)) is None:
+        return []
+    groups: Any = pxla.axis_groups(ctx.module_context.axis_context, axes) if axes else [range(len(assigned))]
+    places = {device: place for place, device in enumerate(jax.devices(assigned[0].platform))}
+    parts = [[group[at] for at in each] for group in groups for each in within or [range(len(group))]]
+    return [[places[assigned[at]] for at in part] for part in parts]
 
 
 def is_within_processes(ctx: Any, axes: tuple[Any, ...]) -> bool:

@@ -294,10 +294,10 @@ def hold_weakly_in_caches(type_: type) -> None:
     weakref_cache_key_types.add(type_)
 
 
-def need_devices(primitives: Sequence[Primitive]) -> None:
+def need_devices(primitives: Sequence[Primitive], always: bool = False) -> None:
     """Makes JAX lower programs with these primitives for the devices that run them, if there are several processes.
     By default JAX lowers a program for a number of devices only."""
-    if jax.process_count() > 1:
+    if always or jax.process_count() > 1:
         dispatch.prim_requires_devices_during_lowering.update(primitives)
 
 

@@ -123,9 +123,22 @@ def differs(aval: Any) -> bool:
 
 def is_collective(eqn: Any) -> bool:
     """True if this equation is a collective, in which devices exchange values."""
+    if eqn.primitive is jax.lax.ppermute_p:
+        return True
     if not any(isinstance(effect, core.NamedAxisEffect) for effect in eqn.effects):
         return False
     return eqn.primitive is not jax.lax.axis_index_p and not any(jaxprs_in(eqn.params))
+
+
+def name_of_collective(eqn: Any) -> str | None:
+    """The name that users know of a collective in which devices wait for each other; None for other equations."""
+    name = eqn.primitive.name.removeprefix("unreduced_").removesuffix("_invariant").removesuffix("_reduced")
+    return name if name in _COLLECTIVES and is_collective(eqn) else None
+
+
+_COLLECTIVES = frozenset(
+    ("psum", "pmax", "pmin", "ppermute", "pbroadcast", "all_gather", "all_to_all", "ragged_all_to_all")
+) | {"reduce_scatter"}
 
 
 def region_axes(mesh: Any, newly_manual_axes: Any) -> tuple[dict[Any, int], dict[Any, int]]:

@@ -185,8 +185,8 @@ RECORD_TARGET, CALL_TARGET, PLAIN_TARGET, PLAIN_CALL_TARGET = layout["record_tar
 CLOSE_TARGET, ENTER_TARGET, LEAVE_TARGET, SKIP_TARGET, AFTER_TARGET = layout["region_targets"]
 BEGIN_TARGET, KEEP_TARGET, POST_TARGET, TAKE_TARGET = layout["operation_targets"]
 [CUSTOM_CALL_TARGET] = layout["custom_call_targets"]
-SHARDS_TARGET = "effects_shards"
-"""A target without a native handler: XLA's partitioner replaces the call, by a function in Python."""
+SHARDS_TARGET, AFTER_SHARDS_TARGET = "effects_shards", "effects_after_shards"
+"""Targets without native handlers: XLA's partitioner replaces the calls, by functions in Python."""
 SITE_STATE = "effects_site"
 CUSTOM_CALL_STATE = "effects_custom_call"
 """XLA's names for the types of a call's state in a loaded program; native code defines the types but no names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from effects import _errors as errors
 from effects._model.record import Record
 from effects._model.wire import INDEX, PHASE, PLAIN_THREAD, Kind
+from effects.extensions.runs.collectives import Notes
 from effects.extensions.runs.reading import Event, Process, Run
 
 RUNS = "{process} runs and records."
@@ -32,6 +34,11 @@ NOWHERE = "    No device has come to an effect of it."
 CALLBACK = "  The callback `{name}` at {line} has run for {least}{ago}."
 OPERATION = "  Device {device} started `{name}` {ago} before, and does not have what it comes to."
 BARRIER = "  Thread {thread} has waited in a barrier for {least}{ago}."
+AWAITED = "{devices} {have} not come to {name}, for which {others} {wait}; {it} came last to {last}."
+UNBEGUN = (
+    "{devices} {have} not begun {name}, which was called for {others} and has not ended; {it} came last to {last}."
+)
+WAITING = "{devices} {wait} for {name}."
 NOTHING = (
     "  All calls have returned and had their effects, and the newest program of each thread has ended. The newest "
     "record is {line}, {ago} before."
@@ -41,13 +48,17 @@ NOTHING = (
 def last(run: Run) -> str:
     """Reports how far each process, device and thread came, what had begun and not ended, and for how long."""
     is_alone = len(run.processes) == 1 and run.processes[0].count == 1
-    return "\n".join(line for process in last_of(run) for line in _lines(process, is_alone))
+    of = last_of(run)
+    lines = [_lines(process, is_alone) for process in of["processes"]]
+    lines += [_lines_of_awaited(each, not is_alone) for each in of["awaited"]]
+    return "\n".join(itertools.chain.from_iterable(lines))
 
 
-def last_of(run: Run) -> list[dict[str, Any]]:
-    """The same report as a dictionary for each process, for JSON. Times are seconds since 1970."""
+def last_of(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """The same report for JSON: a dictionary for each process, and for each collective or program that devices noted
+    and have no result of. Times are seconds since 1970."""
     found = _Found(run)
-    return [found.of(process) for process in run.processes]
+    return {"processes": [found.of(process) for process in run.processes], "awaited": found.notes.awaited()}
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -61,6 +72,7 @@ class _Program:
     closed: set[int] = dataclasses.field(default_factory=set)  # the devices that have finished it
     closed_at: float | None = None  # the time when the last of them did
     has_ended: bool = False
+    is_noted: bool = False  # its devices have noted when they began it, and it closes behind its results
     failures: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, event: Event) -> None:
@@ -68,6 +80,7 @@ class _Program:
             self.closed.add(event.device)
             if len(self.closed) >= max(1, event.devices):
                 self.closed_at = event.time
+                self.has_ended |= self.is_noted
         elif event.kind == Kind.FAILED:
             self.failures.append(event.text)
         self.has_returned |= event.kind in (Kind.RETURNED, Kind.ENDED)
@@ -83,6 +96,7 @@ class _Found:
         self._launched: dict[tuple[int, int], _Program] = {}  # the program whose call returned last
         self._begun: dict[Any, Event] = {}  # callbacks, operations and barriers under way
         self._until: dict[int, float] = collections.defaultdict(float)  # by process: the time of the newest entry
+        self.notes = Notes(run.processes)
         for event in run.events():
             self._add(event)
         self._count = len(run.processes)
@@ -95,6 +109,10 @@ class _Found:
     def _add(self, event: Event) -> None:
         number = event.process.number
         self._until[number] = max(self._until[number], event.time)
+        if self.notes.add(event):
+            if (program := self._program(event.process, *event.program)) is not None:
+                program.is_noted = True
+            return
         if event.kind in _SHOWN:
             self._begun[_place_of(event)] = event
         elif event.kind in _ENDS:
@@ -173,6 +191,7 @@ class _Found:
             "called": None if program.called is None else program.called.time,
             "is_earlier": program.called is None and program.name is not None,
             "has_returned": program.has_returned,
+            "is_noted": program.is_noted,
             "closed": program.closed_at,
             "failures": program.failures,
             "not_called_by": [
@@ -217,7 +236,7 @@ def _lines_of_program(of: dict[str, Any], end: float) -> Iterator[str]:
     places: dict[Any, list[dict[str, Any]]] = {}
     for each in of["devices"]:
         places.setdefault((each["token"][PHASE], each["token"][INDEX], each["line"]), []).append(each)
-    if not places and closed is None:
+    if not places and closed is None and not of["is_noted"]:
         yield NOWHERE
     for devices in places.values():
         ago = _ago(end, max(each["time"] for each in devices))
@@ -227,6 +246,23 @@ def _lines_of_program(of: dict[str, Any], end: float) -> Iterator[str]:
         have, are = ("has" if len(late) == 1 else "have"), ("is" if len(first) == 1 else "are")
         line, others = _shown_place(first[0]), _devices(first).lower()
         yield BEHIND.format(devices=_devices(late), have=have, line=line, others=others, are=are)
+
+
+def _lines_of_awaited(of: dict[str, Any], with_process: bool) -> Iterator[str]:
+    waiting, wait = of["waiting"], "waits" if len(of["waiting"]) == 1 else "wait"
+    if not of["missing"]:
+        yield WAITING.format(devices=_devices(waiting, with_process), wait=wait, name=of["name"])
+    for (_, last), group in itertools.groupby(of["missing"], lambda each: (each["process"], each["last"])):
+        have, it = ("has", "it") if len(missing := [*group]) == 1 else ("have", "they")
+        yield (UNBEGUN if of["is_program"] else AWAITED).format(
+            devices=_devices(missing, with_process),
+            have=have,
+            name=of["name"],
+            others=errors.counted(len(waiting), "device"),
+            wait=wait,
+            it=it,
+            last=last or "none",
+        )
 
 
 _SHOWN: dict[int, tuple[str, str]] = {
@@ -247,11 +283,12 @@ def _place_of(event: Event) -> tuple[Any, ...]:
     return kind, number, event.token, event.device
 
 
-def _devices(records: Iterable[dict[str, Any]]) -> str:
+def _devices(records: Iterable[dict[str, Any]], with_process: bool = False) -> str:
     devices = sorted({(record["process"], record["device"]) for record in records})
-    several = len({process for process, _ in devices}) > 1
-    names = [f"{device} of process {process}" if several else str(device) for process, device in devices]
-    return f"Device {names[0]}" if len(names) == 1 else f"Devices {', '.join(names[:-1])} and {names[-1]}"
+    processes = {process for process, _ in devices}
+    names = [f"{device} of process {process}" if len(processes) > 1 else str(device) for process, device in devices]
+    of_all = f" of process {processes.pop()}" if with_process and len(processes) == 1 else ""
+    return (f"Device {names[0]}" if len(names) == 1 else f"Devices {', '.join(names[:-1])} and {names[-1]}") + of_all
 
 
 def _place(record: Record) -> dict[str, Any]:

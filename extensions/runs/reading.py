@@ -128,6 +128,7 @@ class Process:
     # By thread and number, the programs that ran when recording began: name, and True if the call had returned.
     earlier: dict[tuple[int, int], tuple[str, bool]] = dataclasses.field(default_factory=dict, repr=False)
     places: dict[int, int] = dataclasses.field(default_factory=dict, repr=False)
+    owners: list[int] = dataclasses.field(default_factory=list, repr=False)  # the process of each of `jax.devices()`
     print_options: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def as_printed(self) -> AbstractContextManager[Any]:
@@ -174,7 +175,12 @@ class Event(NamedTuple):
     @property
     def program(self) -> tuple[int, int]:
         """The thread and the number of the dispatch."""
-        return thread_of(self.token[STREAM]), self.token[EPOCH]
+        return program_of(self.token)
+
+
+def program_of(token: tuple[int, ...]) -> tuple[int, int]:
+    """The thread and the number of the dispatch of a place in program order."""
+    return thread_of(token[STREAM]), token[EPOCH]
 
 
 class Count(NamedTuple):
@@ -518,6 +524,7 @@ def _describe(process: Process, sites: dict[int, Site]) -> None:
             process.number, process.count, process.run = said["process"], said["process_count"], said["run"]
             process.command, process.began = tuple(said["command"]), said["time"]
             process.places, process.calls = dict(said["devices"]), dict(said.get("calls", ()))
+            process.owners = said.get("owners", [])
             process.earlier = {(thread, number): (*of,) for thread, number, *of in said.get("unended", ())}
             here = np.get_printoptions()
             options = said.get("print_options", {}).items()

@@ -327,5 +327,6 @@ def _process() -> dict[str, Any]:
         "command": sys.argv,
         "time": time.time(),
         "devices": [*places.items()],
+        "owners": [device.process_index for device in jax.devices()],
         "print_options": {name: value for name, value in np.get_printoptions().items() if not isinstance(value, dict)},
     }

@@ -60,7 +60,7 @@ def run_command(options: argparse.Namespace) -> int:
         print("No record of the run is selected.", file=sys.stderr)
     writer = Writer(options.json)
     if options.last:
-        print(encode({"processes": last_of(run)}) if options.json else last(run))
+        print(encode(last_of(run)) if options.json else last(run))
     elif options.stats:
         rows = stats(run)
         if options.json:

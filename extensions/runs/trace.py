@@ -22,6 +22,7 @@ from effects import _removed
 from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.wire import ALL_DEVICES, EPOCH, PHASE, PLAIN_THREAD, STREAM, Kind, in_region, thread_of
+from effects.extensions.runs.collectives import Note, is_note
 from effects.extensions.runs.reading import Event, Run, RunError, read, tell_missing
 
 MSG_OUTPUT = "The trace cannot be written to {path}: {why}. The output is a file of its own. Name another after `-o`."
@@ -39,7 +40,7 @@ Program = tuple[int, tuple[int, int]]
 @dataclasses.dataclass(slots=True, eq=False)
 class Slice:
     """Something that took some time: a "call", a "barrier", a "program" on a device, a "callback", or an asynchronous
-    "operation"."""
+    "operation", such as a collective that was noted."""
 
     kind: str
     track: tuple[int, str]  # the process, and the name of the track
@@ -114,6 +115,10 @@ class Timeline:
             if program[0] != PLAIN_THREAD:  # all of JAX's own dispatches have one program number
                 self._on_device(call, event.device, time)
             begun = Slice("operation", (process, _OPERATIONS), event.text, time, program, device=event.device)
+            if is_note(event):
+                if (note := Note.read(event.text)).is_program:  # which has a slice
+                    return
+                begun.name, begun.track = note.name, (process, f"device {event.device}: collectives")
             self._operations[process, event.token, event.device] = begun
             self.slices.append(begun)
         elif kind == Kind.OPERATION_DONE:

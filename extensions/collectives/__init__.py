@@ -1,0 +1,1 @@
+"""Notes of what each device comes to: `effects run --collectives`."""
