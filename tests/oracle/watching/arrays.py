@@ -83,7 +83,7 @@ def program(draw: random.Random) -> tuple[Callable[[Any], Any], Any]:
     steps = [draw.choice(_KINDS)(draw) for _ in range(draw.choice((1, 2, 4)))]
     values = np.array([draw.choice((0, 0.5, 1, 2, 3, 5)) for _ in range(SIZE)], np.float32)
     dtype = draw.choice(TYPES)
-    if np.dtype(dtype).itemsize == 1:  # XLA 0.12 for CPUs takes minutes for four steps, and twice as long for each more
+    if np.dtype(dtype).itemsize == 1:  # XLA for CPUs may compile four steps for minutes (JAX 0.12)
         del steps[2:]
 
     def run(x: Any) -> Any:
