@@ -254,11 +254,10 @@ def _with_log(
 ) -> dict[str, Any]:
     """The parameters of a kernel that writes the effects of these sites into a log, its last output."""
     kernel, writer = _jax.closed_jaxpr(params["jaxpr"]), LogWriter(sites, capacity, target)
-    if target == kernel_logs.TRITON:
-        kernel = _with_reductions_of_integers(kernel)
 
     def run(log: Any, *references: Any) -> list[Any]:
-        return writer.write(kernel, log, references)
+        body = _with_reductions_of_integers(kernel) if target == kernel_logs.TRITON else kernel
+        return writer.write(body, log, references)
 
     return kernel_logs.with_log(params, width, target, run)
 
