@@ -1,5 +1,7 @@
 """Effects in Pallas kernels. Its rules are loaded once Pallas has been imported."""
 
+from typing import Any
+
 from effects import _jax
 from effects._config import config
 from effects._jax import patches
@@ -17,10 +19,13 @@ def _load_rules() -> None:
 
 
 def _thread_kernels_over_meshes() -> None:
-    from effects.extensions.kernels import rules
     from effects.lowering.tokens import register_token_rule
 
-    register_token_rule(_jax.mesh_kernel_primitive())(rules.thread_mesh_kernel)
+    @register_token_rule(_jax.mesh_kernel_primitive())
+    def thread(ctx: Any, tokens: Any, *args: Any, **params: Any) -> Any:
+        from effects.extensions.kernels import rules  # which may be being imported, and import this primitive's module
+
+        return rules.thread_mesh_kernel(ctx, tokens, *args, **params)
 
 
 _jax.when_imported(_jax.MESH_KERNELS, _thread_kernels_over_meshes)
