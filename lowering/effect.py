@@ -423,7 +423,8 @@ def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
     if _jax.replicas_per_group(ctx):
         # XLA would gather the sharded operands of a call.
         return _jax.mlir.lower_fun(lambda *operands: _chosen_by(operands[:tokens], operands[tokens:]))(ctx, *operands)
-    if _jax.automatic_devices(ctx) and [aval.shape for aval in ctx.avals_out] == [(TOKEN_LENGTH,)]:
+    is_token = [(aval.shape, aval.dtype) for aval in ctx.avals_out] == [((TOKEN_LENGTH,), np.uint32)]
+    if is_token and _jax.automatic_devices(ctx):
         return token_after_shards(ctx, *operands[:-1], token=operands[-1])
     aliases = {tokens + at: at for at in range(len(ctx.avals_out))}
     return _jax.call_handler(ctx, AFTER_TARGET, operands, {}, has_side_effect=False, aliases=aliases)

@@ -189,7 +189,7 @@ def _kernels_after_one_that_fails():
 def _calls_without_arguments():
     """The number of calls in a program that calls a function without arguments twice."""
     function = jax.jit(lambda: fx.print("{}", jnp.float32(7)))
-    return jax.jit(lambda: (function(), function())).lower().as_text().count("call @")
+    return jax.jit(lambda: (function(), function())).lower().as_text().count(" call @")
 
 
 NEEDED = {

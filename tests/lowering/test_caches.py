@@ -27,6 +27,7 @@ from jax.experimental import pallas as pl
 from jax.extend.core import Primitive, jaxpr_as_fun
 
 import effects as fx
+from effects.extensions.collectives import notes
 from tests.helpers import let_go, meet_barrier
 from tests.internals import _jax
 from tests.lowering.regions.meshes import P, by_device, mesh_of
@@ -66,6 +67,11 @@ def _in_a_region_in_a_region():
     f = fx.jit(outer)
     f.lower(X)
     return f
+
+
+def _noted(change):
+    program = jax.make_jaxpr(lambda x: x + next(_numbers))(X)
+    return program, change(program)
 
 
 def _grad_of_a_loop():
@@ -222,6 +228,8 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "extensions.watching.flag._shown_inputs": _watched,
     "lowering.shard_map._may_diverge": _in_branches_of_a_region,
     "lowering.shard_map._is_inside_others": _in_a_region_in_a_region,
+    "extensions.collectives.notes._noted": lambda: _noted(notes._noted),
+    "extensions.collectives.notes._noted_program": lambda: _noted(notes._noted_program),
 }
 """By cache: a program that uses it."""
 

@@ -231,7 +231,7 @@ def test_reference_passes_its_value():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda x: fx.callback(3, None, x), TypeError, "cannot be called|can be called"),
+        (lambda x: fx.callback(3, None, x), TypeError, "another callable"),
         (lambda x: fx.callback(print, 3, x), TypeError, "a shape and a dtype"),
         (lambda x: fx.callback(print, {"a": "f32"}, x), TypeError, "a shape and a dtype"),
         (lambda x: fx.callback(print, jax.ShapeDtypeStruct((2,), np.float64), x), TypeError, "jax_enable_x64"),
