@@ -92,4 +92,4 @@ def test_operations_in_kernels_are_refused():
     for jit in (fx.jit, jax.jit, lambda f: f):
         with pytest.raises(NotImplementedError, match=said) as error:
             jit(program)(X)
-        assert str(error.value).count(". ") == 2
+        assert str(error.value).partition(" See docs")[0].count(". ") == 2

@@ -290,7 +290,7 @@ def test_barrier_says_what_has_not_answered(gates):
     gate = gates()
     held_note(gate)(jnp.int32(1))
     held_note(gate, OTHER)(jnp.int32(2))
-    with pytest.raises(fx.BarrierTimeout, match=rf"held` .*effects: {STEP.name}.*held` .*effects: {OTHER.name}"):
+    with pytest.raises(fx.BarrierTimeout, match=rf"held` .*effects: .*{STEP.name}.*held` .*effects: .*{OTHER.name}"):
         fx.effects_barrier(timeout=0)
     gate.open()
     barrier()

@@ -88,7 +88,7 @@ def test_platforms_without_a_device_are_refused(jit):
         NotImplementedError, match=rf"^{place}.*lowered for {platform}.*callbacks.*fx\.export\(f"
     ) as error:
         lower(f, platform, X, jit=jit)
-    assert str(error.value).count(". ") == 2
+    assert str(error.value).partition(" See docs")[0].count(". ") == 2
 
 
 @pytest.mark.parametrize("target", TARGETS)

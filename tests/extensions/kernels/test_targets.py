@@ -299,7 +299,7 @@ def test_mosaic_gpu_is_refused():
     said = rf"^The effect `print` at .*test_targets\.py:{line} is in a kernel that is compiled by Mosaic GPU.*by Triton"
     with pytest.raises(NotImplementedError, match=said) as error:
         lower(logged(functools.partial(call, kernel, plgpu.CompilerParams())), "cuda", X)
-    assert str(error.value).count(". ") == 2
+    assert str(error.value).partition(" See docs")[0].count(". ") == 2
 
 
 def test_kernels_over_a_mesh_are_refused():
@@ -338,7 +338,7 @@ def test_asynchronous_operations_are_refused():
         NotImplementedError, match=r"operation `sin` at .*test_targets\.py.*outside of the kernel"
     ) as error:
         lower(functools.partial(call, kernel, plt.CompilerParams()), "cuda", X)
-    assert str(error.value).count(". ") == 2
+    assert str(error.value).partition(" See docs")[0].count(". ") == 2
 
 
 @pytest.mark.parametrize("target", TARGETS)
