@@ -159,7 +159,8 @@ class _Explained(Exception):
     _page: str
 
     def __str__(self) -> str:
-        return f"{super().__str__()} See {self._page}."
+        text = super().__str__()
+        return f"{text}{chr(10) if chr(10) in text else ' '}See {self._page}."
 
 
 class FormatError(_Explained, ValueError):

@@ -12,7 +12,7 @@ from effects.extensions.runs.reading import Event, Process, program_of
 
 
 class Note(NamedTuple):
-    """What a device has come to.
+    """The collective or program that a device has come to.
 
     Attributes:
         name: A collective and its line, or a program and the line of its function.
@@ -79,7 +79,7 @@ class Notes:
         return False
 
     def awaited(self) -> list[dict[str, Any]]:
-        """What devices wait for: collectives that they have come to and have no result of, and programs that have not
+        """Lists what devices wait for: collectives that they have come to and have no result of, and programs that have not
         ended and that some process has not called; each with the devices that have not come."""
         found = [*self._collectives(), *self._uncalled()]
         waiting = {place for of in found for place in of["waiting"]}
