@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -170,7 +171,9 @@ class Waiting:
                 if monotonic() > deadline:
                     return False
                 left = max(0.0, deadline - monotonic())
-                self._drain.wait(lambda token=token: _jax.is_token_ready(token), min(0.01, left))
+                is_ready, left = functools.partial(_jax.is_token_ready, token), min(0.01, left)
+                # A drain that starts here would forget the names of programs without effects.
+                self._drain.wait(is_ready, left) if self._drain.has_started else native.wait(is_ready, left, False)
             if deadline is None:
                 _jax.block_until_token(token)
             if isinstance(effect, Order):

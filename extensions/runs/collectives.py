@@ -79,8 +79,8 @@ class Notes:
         return False
 
     def awaited(self) -> list[dict[str, Any]]:
-        """Lists what devices wait for: collectives that they have come to and have no result of, and programs that have not
-        ended and that some process has not called; each with the devices that have not come."""
+        """Lists what devices wait for: collectives that they have come to and have no result of, and programs that have
+        not ended and that some process has not called; each with the devices that have not come."""
         found = [*self._collectives(), *self._uncalled()]
         waiting = {place for of in found for place in of["waiting"]}
         missing = {place for of in found for place in of["missing"]}
