@@ -111,8 +111,8 @@ class Notes:
     def _has_come(self, place: int, text: str, turn: int, begun: float) -> bool:
         """True if a device has come, or may have, to what others came to for the `turn`-th time at the time `begun`.
 
-        Where files have lost their beginning, nobody knows how often. But no device has a result before all have come,
-        except of a `ppermute`. So a device whose newest result is of an earlier time has not come.
+        If a file has lost its beginning, the counts of earlier notes are unknown. But no device has a result before all
+        devices have come, except of a `ppermute`. So a device whose newest result is of an earlier time has not come.
         """
         if self._is_whole:
             return self._turns[place, text] >= turn

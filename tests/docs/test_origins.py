@@ -28,7 +28,7 @@ VERDICTS = ("works", "differently", "needs a device", "not")
 
 
 def test_page_counts_its_rows():
-    """Each row says whether it works, and what is said to work names a test."""
+    """Each row has a verdict. A row with the verdict "works" or "differently" names a test."""
     head, *documents = (ROOT / "docs/reference/origins.md").read_text().split("\n## ")
     counts = {}
     for document in documents:

@@ -1,8 +1,8 @@
 """Random programs of several devices, one of which is kept from a collective. Run by `test_notes.py` in a process whose
 programs are noted.
 
-A program is a list of statements: a collective, a `scan`, a `cond` that all devices take alike, or a jitted function
-with statements in it. Each collective has a line of its own. A device is kept in a `pure_callback` ahead of one.
+A program is a list of statements: a collective, a `scan`, a `cond` in which all devices take the same branch, or a
+jitted function with statements in it. Each collective has a line of its own. A device is kept in a `pure_callback` ahead of one.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ CALLS = [*UNARY.items(), *BINARY.items(), ("clamp", [lax.clamp])]
 
 
 def _bad_operands(eqn: Any, good: list[Any], every: list[Any], nan: bool, inf: bool) -> Iterator[list[Any]]:
-    """The good operands with one bad value, which an equation with one result is said to show."""
+    """The good operands with one bad value. An equation with one result must show the bad value in it."""
     for at, x in enumerate(every if len(eqn.outvars) == 1 else []):
         if tables.shows_bad(eqn, at, nan, inf):
             for bad in np.unique(x[_is_bad(x, nan, inf)].astype(np.complex64)):
