@@ -2,7 +2,8 @@
 programs are noted.
 
 A program is a list of statements: a collective, a `scan`, a `cond` in which all devices take the same branch, or a
-jitted function with statements in it. Each collective has a line of its own. A device is kept in a `pure_callback` ahead of one.
+jitted function with statements in it. Each collective has a line of its own. A device is kept in a `pure_callback`
+ahead of one.
 """
 
 from __future__ import annotations
