@@ -126,6 +126,16 @@ def test_regions_and_shards():
     assert raised(fx.jit(positive), sharded).message == "x = [-1  0  1  2] is negative"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint32"])
+def test_values_of_the_shape_of_a_token(dtype):
+    """Four sharded numbers stay what they are, whatever their type: a token is four `uint32`."""
+    mesh = jax.make_mesh((4,), ("i",), axis_types=AUTO)
+    x = jax.device_put(np.arange(4).astype(dtype), jax.NamedSharding(mesh, jax.P("i")))
+    y = fx.jit(lambda x: fx.error_if(x, x[0] > 5, "bad"))(x)
+    assert y.dtype == dtype and y.tolist() == [0, 1, 2, 3]
+    assert raised(fx.jit(lambda x: fx.error_if(x, x[3] > 2, "{}", x)), x).message in ("[0 1 2 3]", "[0. 1. 2. 3.]")
+
+
 def test_outside_of_programs():
     assert positive(jnp.ones(2)).tolist() == [1, 1]
     assert raised(positive, jnp.float32(-1)).message == "x = -1.0 is negative"
