@@ -6,7 +6,7 @@ import json
 
 from tests.helpers import ROOT, run_python
 
-MOST_FILES, MOST_FUNCTIONS = 32, 215
+MOST_FILES, MOST_FUNCTIONS = 32, 218
 """Of the three packages, in the thread that calls. They may be made smaller, and not larger without a reason."""
 
 RECORD = f"""

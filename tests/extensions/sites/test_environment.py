@@ -77,7 +77,7 @@ def test_level_of_the_environment_and_of_the_logger(tmp_path):
         ("job.py", "has the rule 'job.py'"),
         ("job.py=of", "has the rule 'job.py=of'"),
         ("job.py:every=x", "has the rule 'job.py:every=x'"),
-        ("job.py:every=0", "was given 0. One of every so many"),
+        ("job.py:every=0", "was given 0. `every` is a positive whole number"),
         ("job.py:level=loud", "was given 'loud'. A level is a whole number"),
         ("=off", "has the rule '=off'"),
     ],

@@ -239,7 +239,8 @@ def test_regions_in_regions_are_refused_where_both_have_effects():
 def without_native(request, monkeypatch):
     """No handlers publish: because of the setting, or as on a TPU or a GPU of AMD's."""
     if request.param == "platform":
-        monkeypatch.setitem(PLATFORMS, "cpu", PLATFORMS["cpu"]._replace(records="callback"))
+        platform = _jax.platform_of(jax.devices()[0])
+        monkeypatch.setitem(PLATFORMS, platform, PLATFORMS[platform]._replace(records="callback"))
         yield
     else:
         with fx.config.override(native=False):
