@@ -190,7 +190,7 @@ def shown_list(things: Iterable[Any]) -> str:
 # The failures of one program's effects, and the fate of its other effects.
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class FailedProgram:
     """A program's failures that no caller has been given yet."""
 

@@ -4,7 +4,7 @@ Its rules are loaded once a program has the first operation.
 """
 
 from effects import _jax
-from effects.extensions.asynchronous import host_start as host_start
+from effects._model.content import described_later
 from effects.lowering.native_module import native, register_handlers
 
 
@@ -12,5 +12,6 @@ def _load_rules() -> None:
     from effects.extensions.asynchronous import rules as rules
 
 
+described_later("async_start", "effects.extensions.asynchronous.host_start")
 _jax.when_imported("effects.extensions.asynchronous.start_and_done", _load_rules)
 register_handlers("cpu", native.operation_handlers())  # a program compiled elsewhere may run first

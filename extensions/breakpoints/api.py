@@ -21,7 +21,6 @@ from effects._model.primitive import bind_where
 from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.where import Where
-from effects.extensions.breakpoints.frames import Frame, take_frames
 
 ENDED = "The user ended the program at {call} ({place})."
 INTERRUPTED = "Ctrl-C ended the program at {call}."
@@ -81,6 +80,8 @@ def breakpoint(when: Any = None) -> None:
 
 def _stop(when: Any, at_most: int = MOST_FRAMES) -> None:
     """Makes the program wait at the user's line, where `when` holds."""
+    from effects.extensions.breakpoints.frames import take_frames
+
     frames, values = take_frames(sys._getframe(), at_most)
     where = Where(frames[0].file, frames[0].line, frames[0].function)
     operands, leaves, tree = take_arguments(tuple(values), {}, "fx.breakpoint", where)
@@ -93,7 +94,7 @@ def _stop(when: Any, at_most: int = MOST_FRAMES) -> None:
     bind_where(when, operands, Site(BREAKPOINT, content, leaves, tree, where), "fx.breakpoint")
 
 
-def _ask(frames: list[Frame], record: Record) -> None:
+def _ask(frames: list[Any], record: Record) -> None:
     from effects.extensions.breakpoints.prompt import ask  # imported late: few programs need it
 
     device = (record.device,) if record.device >= 0 and jax.device_count() > 1 else ()

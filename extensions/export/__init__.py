@@ -1,3 +1,1 @@
 """Programs with effects that leave the process, and those that come from another one."""
-
-from effects.extensions.export import export as export

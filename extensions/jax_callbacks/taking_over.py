@@ -33,9 +33,7 @@ from effects._model.operand import Operand, Static, flat_arguments, stored_dtype
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
-from effects.extensions.jax_callbacks.jax_line import JaxLine
 from effects.extensions.jax_callbacks.native_calls import bind_native, native_call_p
-from effects.extensions.jax_callbacks.origin import JaxCall
 from effects.lowering.holders import Others, find_holder, set_others
 from effects.lowering.rewrite import rewritten, with_jaxprs
 from effects.lowering.summary import summarize
@@ -108,6 +106,8 @@ def _take_over(
     primitive: Any, args: Sequence[Any], params: dict[str, Any], in_program_order: bool
 ) -> tuple[list[Any], Site]:
     """Operands and site of a callback of JAX's."""
+    from effects.extensions.jax_callbacks.origin import JaxCall
+
     arrays = list(map(_as_array, args))
     values, operands = [], []
     for x in arrays:
@@ -249,7 +249,9 @@ def _as_line(params: dict[str, Any]) -> Line | None:
     return Line(fmt, options)
 
 
-def _as_jaxs_line(params: dict[str, Any], leaves: Sequence[Operand | Static], tree: Any) -> JaxLine:
+def _as_jaxs_line(params: dict[str, Any], leaves: Sequence[Operand | Static], tree: Any) -> Line:
+    from effects.extensions.jax_callbacks.jax_line import JaxLine
+
     fmt, options, has_placeholders = params["fmt"], params["np_printoptions"], params["has_placeholders"]
     if has_placeholders and any(isinstance(leaf, Static) and leaf.travels_as_text for leaf in leaves):
         with suppress(Exception):  # JAX raises this itself when it formats
