@@ -27,6 +27,11 @@ MSG_NO_RECORD = (
     "`--collectives` was given without `--record`. What devices note is in the files of a recorded run. Write, say, "
     "`effects run --collectives --record runs/ train.py`."
 )
+MSG_ANOTHER_PACKAGE = (
+    "The module `effects` at {path} is not that of token-effects: another package has a module of this name, and one "
+    "environment can have only one. Remove both with `pip uninstall token-effects {others}`, and install token-effects "
+    "again."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else [*argv]
     if words[:1] == ["run"]:
         return run(words[1:])
+    _import_ours()
     from effects.cli import main
 
     return main(words)
@@ -71,7 +77,19 @@ def run(words: Sequence[str]) -> int:
     return _run_program(program)
 
 
+def _import_ours() -> None:
+    """Imports this library. If `effects` is another package's, the command ends with a message."""
+    import effects
+
+    if not hasattr(effects, "effects_barrier"):
+        from importlib.metadata import packages_distributions
+
+        others = {*packages_distributions().get("effects", ())} - {"token-effects"} or {"effects"}
+        sys.exit(MSG_ANOTHER_PACKAGE.format(path=effects.__file__, others=" ".join(sorted(others))))
+
+
 def _install(watch: bool, collectives: bool) -> None:
+    _import_ours()
     import effects
     from effects import _lazy
 
