@@ -1,7 +1,9 @@
 """What a newcomer copies from the README first: `commands`, the `program`, and the `output` that it is to have.
 
+A contributor copies the command that runs the `tests`.
+
 Commands are the first block of `bash`, or the first indented one; the program is the first block of `python`, and its
-output the block behind it, if that has no language.
+output the block behind it, if that has no language. The tests are the first indented line that has `&& pytest `.
 """
 
 import re
@@ -20,6 +22,8 @@ def find(what: str, text: str) -> str:
     if what == "commands":
         shells = [block for language, block in blocks if language in ("bash", "sh", "shell")]
         return shells[0] if shells else re.sub("^ {4}", "", INDENTED.findall(text)[0], flags=re.MULTILINE)
+    if what == "tests":
+        return next(line[4:] for line in text.splitlines(keepends=True) if line[:4] == "    " and "&& pytest " in line)
     program = languages.index("python")
     if what == "program":
         return blocks[program][1]

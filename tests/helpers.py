@@ -37,6 +37,12 @@ def public_names() -> set[str]:
     return {name for name in names if not isinstance(getattr(fx, name), types.ModuleType)}
 
 
+def first_steps(what: str) -> str:
+    """What `.ci/first_steps.py` finds in the README."""
+    command = [sys.executable, ROOT / ".ci/first_steps.py", what]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
 def meet_barrier() -> None:
     """Waits for all effects of this thread, or fails."""
     fx.effects_barrier(timeout=120)

@@ -11,13 +11,14 @@ import pytest
 from tests.environment import xla_flags
 from tests.extensions.custom_calls.test_elsewhere import EXAMPLE
 from tests.forks import run_forked
-from tests.helpers import ROOT
+from tests.helpers import ROOT, first_steps
 
 pytestmark = pytest.mark.slow
 
 HELPERS = {"on_the_host", "repeat"}
 _ORDERED = ast.get_docstring(ast.parse((ROOT / "examples" / "ordered_printing.py").read_text())) or ""
 OTHERS = {  # programs that are one example: what they print
+    "examples.first_program": first_steps("output"),
     "examples.ordered_printing": textwrap.dedent(_ORDERED.partition("prints\n\n")[2]) + "\n",
     "examples.custom_call.custom_call": EXAMPLE,
 }

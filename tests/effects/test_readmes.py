@@ -1,11 +1,8 @@
 """Each package has one page that says what lives there."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.helpers import ROOT
+from tests.helpers import ROOT, first_steps
 
 
 @pytest.mark.parametrize("package", ["effects", "lowering", "dispatch"])
@@ -21,11 +18,9 @@ def test_readme_names_every_module(package):
 
 
 def test_first_steps_are_found_in_the_readme():
-    """CI runs the README's first commands and first program as they stand there; the program imports the library."""
-    found = [
-        subprocess.run(
-            [sys.executable, ROOT / ".ci/first_steps.py", what], capture_output=True, text=True, check=True, timeout=60
-        ).stdout
-        for what in ("commands", "program")
-    ]
-    assert "pip install" in found[0] and "import effects as fx\n" in found[1]
+    """CI runs the README's two commands and its first program as they stand there. Each command is one line."""
+    first, program = first_steps("commands"), first_steps("program")
+    assert first.endswith("&& pip install . && python examples/first_program.py\n") and first.count("\n") == 1
+    assert (ROOT / "examples/first_program.py").read_text().partition('"""\n\n')[2] == program
+    tests = first_steps("tests")
+    assert "&& pip install " in tests and "&& pytest " in tests and tests.count("\n") == 1
