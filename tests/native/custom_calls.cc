@@ -195,12 +195,12 @@ ffi::Future Later(ffi::Buffer<ffi::S32> x, ffi::ResultBuffer<ffi::S32> y) {
 ffi::Future Fold(ffi::Buffer<ffi::S32> x, int64_t modulus, ffi::ResultBuffer<ffi::S32> y) {
   ffi::Promise promise;
   ffi::Future future(promise);
-  std::thread([promise, x, modulus, y]() mutable {
-    const size_t count = y->element_count(), each = count == 0 ? 0 : x.element_count() / count;
+  const size_t count = y->element_count(), each = count == 0 ? 0 : x.element_count() / count;
+  std::thread([promise, in = x.typed_data(), out = y->typed_data(), count, each, modulus]() mutable {
     for (size_t row = 0; row < count; ++row) {
       int64_t total = 0;
-      for (size_t i = 0; i < each; ++i) total += static_cast<int64_t>(i + 1) * x.typed_data()[row * each + i];
-      y->typed_data()[row] = static_cast<int32_t>(total % modulus);
+      for (size_t i = 0; i < each; ++i) total += static_cast<int64_t>(i + 1) * in[row * each + i];
+      out[row] = static_cast<int32_t>(total % modulus);
     }
     promise.SetAvailable();
   }).detach();
@@ -252,9 +252,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(say_line, SayLine,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     announce, Announce,
     ffi::Ffi::Bind().Ctx<token_effects::Call>().Attr<std::string_view>("label").RemainingArgs().RemainingRets());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(fold, Fold, ffi::Ffi::Bind().Arg<S32>().Attr<int64_t>("modulus").Ret<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(later, Later, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(fold, Fold, ffi::Ffi::Bind().Arg<S32>().Attr<int64_t>("modulus").Ret<S32>());
 
 // What the handlers have noted, up to `size` of it; forgets it. Returns how much there was.
 extern "C" int64_t take_seen(int32_t *out, int64_t size) {

@@ -180,23 +180,15 @@ XLA_FFI_Error *CallUser(const CurrentCall &now, XLA_FFI_CallFrame *frame) {
   }
 }
 
-// The user handler's view of a call: the frame without our additions, which belongs to this call meanwhile, and buffers
-// that outlive the call.
+// The user handler's view of a call: the frame without our additions, which belongs to this call meanwhile.
 class UsersFrame {
 public:
   UsersFrame(XLA_FFI_CallFrame *frame, CurrentCall *now)
-      : frame_(frame), api_(std::exchange(frame->api, OverlayOf(frame->api))), before_(std::exchange(current, now)),
-        operands_(frame->args.args), results_(frame->rets.rets) {
+      : frame_(frame), api_(std::exchange(frame->api, OverlayOf(frame->api))), before_(std::exchange(current, now)) {
     change(-1);
   }
   UsersFrame(const UsersFrame &) = delete;
-  void use(BufferViews &views) {
-    frame_->args.args = views.operands();
-    frame_->rets.rets = views.results();
-  }
   ~UsersFrame() {
-    frame_->args.args = operands_;
-    frame_->rets.rets = results_;
     change(1);
     current = before_; // calls of one thread may be nested
     frame_->api = api_;
@@ -212,40 +204,7 @@ private:
   XLA_FFI_CallFrame *const frame_;
   const XLA_FFI_Api *const api_;
   CurrentCall *const before_;
-  void **const operands_;
-  void **const results_;
 };
-
-} // namespace
-
-void BufferViews::take(const XLA_FFI_CallFrame &frame) {
-  num_operands_ = static_cast<size_t>(frame.args.size);
-  buffers_.clear();
-  pointers_.clear();
-  for (int64_t i = 0; i < frame.args.size; ++i) buffers_.push_back(*static_cast<XLA_FFI_Buffer *>(frame.args.args[i]));
-  for (int64_t i = 0; i < frame.rets.size; ++i) buffers_.push_back(*static_cast<XLA_FFI_Buffer *>(frame.rets.rets[i]));
-  for (XLA_FFI_Buffer &buffer : buffers_) pointers_.push_back(&buffer);
-}
-
-namespace {
-
-// The views of an answered call of this thread, for reuse.
-thread_local std::shared_ptr<BufferViews> spare_views;
-
-// Calls the handler. Until it has answered, its future keeps the views alive.
-XLA_FFI_Error *CallWithViews(XLA_FFI_CallFrame *frame, CurrentCall &now) {
-  now.views = std::move(spare_views); // a nested call has its own
-  if (now.views == nullptr) now.views = std::make_shared<BufferViews>();
-  XLA_FFI_Error *error;
-  {
-    UsersFrame users(frame, &now);
-    now.views->take(*frame);
-    users.use(*now.views);
-    error = CallUser(now, frame);
-  }
-  if (!now.answers_later) spare_views = std::move(now.views);
-  return error;
-}
 
 // Some versions of JAX register handlers before their types: see extensions/cuda/native/handlers.cc, also for when this
 // can go. So XLA's query for this handler's metadata is answered by a handler without a type.
@@ -262,9 +221,13 @@ XLA_FFI_Error *Execute(XLA_FFI_CallFrame *frame) {
     if (XLA_FFI_Error *error = frame->api->XLA_FFI_State_Get(&state)) return error;
     const LoadedCall &call = *static_cast<const Loaded *>(state.state);
 
-    CurrentCall now{&call, frame->api, frame->ctx, {}, nullptr};
+    CurrentCall now{&call, frame->api, frame->ctx, {}};
     if (call.counts) now.token = LoadToken(LastOperand(frame));
-    XLA_FFI_Error *error = CallWithViews(frame, now);
+    XLA_FFI_Error *error;
+    {
+      UsersFrame users(frame, &now);
+      error = CallUser(now, frame);
+    }
     if (call.counts) effects::StoreToken(now.token, LastResult(frame).data);
     if (error != nullptr && call.counts) // other devices of the program may wait for this one
       for (const auto &listener : listeners().when_program_fails)

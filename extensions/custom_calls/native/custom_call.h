@@ -63,29 +63,12 @@ struct LoadedPluginCall : LoadedCall {
 void *LoadedCallTypeId(bool in_plugin);
 void *LoadedCallTypeInfo(bool in_plugin);
 
-// The descriptions of a call's buffers for the user's handler. XLA reuses its own descriptions once the handler has
-// returned, and a handler that answers later may still read them.
-class BufferViews {
-public:
-  // From a frame without our additions.
-  void take(const XLA_FFI_CallFrame &frame);
-  void **operands() { return pointers_.data(); }
-  void **results() { return pointers_.data() + num_operands_; }
-
-private:
-  size_t num_operands_ = 0;
-  std::vector<XLA_FFI_Buffer> buffers_; // the loaded program owns their dimensions
-  std::vector<void *> pointers_;
-};
-
 // The call that runs in a thread.
 struct CurrentCall {
   const LoadedCall *call;
   const XLA_FFI_Api *xla; // the functions of the call's XLA
   XLA_FFI_ExecutionContext *context;
   DeviceToken token;
-  std::shared_ptr<BufferViews> views;
-  bool answers_later = false;
 };
 
 // The calling thread's call; null if there is none.

@@ -33,7 +33,6 @@ struct Overlay {
   std::unordered_map<XLA_FFI_Error *, Details> errors; // not yet returned to XLA
   struct Whose {
     std::string target, where;
-    std::shared_ptr<BufferViews> views; // which the handler may still read
   };
   std::unordered_map<XLA_FFI_Future *, Whose> futures; // not yet fulfilled
 
@@ -177,9 +176,8 @@ Overlay::Details Overlay::details_of(XLA_FFI_Error *error) {
 XLA_FFI_Error *Overlay::create_future(XLA_FFI_Future_Create_Args *args) {
   if (XLA_FFI_Error *error = original->XLA_FFI_Future_Create(args)) return error;
   if (CurrentCall *const current = current_call()) {
-    current->answers_later = true;
     std::lock_guard lock(mutex);
-    futures[args->future] = {current->call->target, current->call->where, current->views};
+    futures[args->future] = {current->call->target, current->call->where};
   }
   return nullptr;
 }

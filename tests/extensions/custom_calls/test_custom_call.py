@@ -302,29 +302,6 @@ def test_asynchronous_handlers_keep_order(way, seen):
     assert seen() == list(range(21))
 
 
-@pytest.mark.parametrize("effect", [None, STEP])
-def test_handler_that_answers_later_may_keep_its_buffers(effect):
-    """XLA describes the buffers of another device's call where it has described those of the first."""
-    everywhere = jax.NamedSharding(mesh_of_four(), P())
-
-    def fold(x):
-        return fx.custom_call("test.fold", ONE, x, modulus=np.int64(1000), effect=effect)
-
-    def body(x, _):
-        total = fold(x)
-        return (x + total) % 10, total
-
-    f = fx.jit(lambda x: lax.scan(body, x, length=5), in_shardings=everywhere, out_shardings=everywhere)
-    for start in range(40):
-        x = np.arange(start, start + 3, dtype=np.int32) % 10
-        totals = f(x)[1]
-        expected = []
-        for _ in range(5):
-            expected.append(int(x @ [1, 2, 3]))
-            x = (x + expected[-1]) % 10
-        assert [shard.data.tolist() for shard in totals.addressable_shards] == 4 * [expected]
-
-
 def test_effect_keeps_a_call_that_gives_nothing(seen):
     def f(effect):
         for value in (3, 1, 2):

@@ -3,7 +3,6 @@
 from tests.mutants.slip import Slip
 
 EARLY = "tests/extensions/custom_calls/test_calls_return_early.py"
-VIEWS = "tests/native/custom_call_views_test.cc"
 DEVICES = "tests/extensions/asynchronous/test_several_devices.py"
 
 SLIPS = (
@@ -54,15 +53,6 @@ SLIPS = (
         "        if True:\n",
         "In a region over one axis of two, what stands between start and done is taken for a token.",
         (f"{DEVICES}::test_statements_between_in_a_region_over_one_axis_of_two",),
-    ),
-    Slip(
-        "asynchronous.buffers_of_later_answers",
-        "extensions/custom_calls/native/custom_call.cc",
-        "  for (XLA_FFI_Buffer &buffer : buffers_) pointers_.push_back(&buffer);\n",
-        "  pointers_.assign(frame.args.args, frame.args.args + frame.args.size);\n"
-        "  pointers_.insert(pointers_.end(), frame.rets.rets, frame.rets.rets + frame.rets.size);\n",
-        "A handler that answers later writes where another device's result belongs.",
-        (f"{VIEWS}::test_views_of_buffers_outlive_the_call",),
     ),
     Slip(
         "asynchronous.lane_of_a_ticket",
