@@ -4,7 +4,6 @@ With CMake, CMakeLists.txt builds a library of them: `python examples/custom_cal
 handlers. The output is asserted in tests/extensions/custom_calls/test_elsewhere.py.
 """
 
-import logging
 import shutil
 import subprocess
 import sys
@@ -61,8 +60,6 @@ def halve(x):
     fx.print("after: {}", x)
     return x
 
-
-logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
 
 print(cyclic_add(jnp.array([10.0, 20.0, 30.0]), jnp.arange(5.0)))
 print(smooth(jnp.array([0.0, 0.0, 27.0, 0.0, 0.0])))

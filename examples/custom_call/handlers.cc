@@ -50,11 +50,10 @@ static ffi::Error Root(F32 x, ResultF32 y) {
 }
 XLA_FFI_DEFINE_HANDLER_SYMBOL(root, Root, ffi::Ffi::Bind().Arg<F32>().Ret<F32>());
 
-// Halves its operand, and says so from C++: a line and an event, in the order of the program.
+// Halves its operand, and says so from C++, in the order of the program.
 static ffi::Error Halve(token_effects::Call call, F32 x, ResultF32 y) {
   y->typed_data()[0] = x.typed_data()[0] / 2;
   call.Print("half of ", x.typed_data()[0], " is ", y->typed_data()[0]);
-  call.Log(token_effects::kWarning, "halved", {{"value", y->typed_data()[0]}});
   return ffi::Error::Success();
 }
 XLA_FFI_DEFINE_HANDLER_SYMBOL(halve, Halve, ffi::Ffi::Bind().Ctx<token_effects::Call>().Arg<F32>().Ret<F32>());

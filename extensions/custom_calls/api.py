@@ -198,15 +198,14 @@ _VMAP_METHODS = (None, "sequential", "sequential_unrolled", "expand_dims", "broa
 
 
 def _site(target: str, effect: Effect | None, where: Where) -> Site:
-    """The site of the records that the handler publishes: a level and a text, see `Message`."""
-    level = Operand((), np.dtype(np.int32), np.dtype(np.int32))
+    """The site of the lines that the handler prints, see `Message`."""
     text = Operand((-1,), np.dtype(np.uint8), np.dtype(np.uint8))
     content = Message(target, effect is not None)
     return Site(
         effect or PRINT.unordered(),
         content,
-        (level, text),
-        flat_arguments(2),
+        (text,),
+        flat_arguments(1),
         where,
         num_dynamic_sizes=1,
     )

@@ -138,19 +138,10 @@ ffi::Error Throw(ffi::Buffer<ffi::S32> x, ffi::ResultBuffer<ffi::S32>) {
   throw std::runtime_error("thrown on purpose");
 }
 
-// Needs a factor, and says so in the house's style.
-ffi::Error Scale(ffi::Dictionary attributes, ffi::Buffer<ffi::F32> x, ffi::ResultBuffer<ffi::F32> y) {
-  auto factor = token_effects::Attribute<float>(attributes, "factor");
-  if (!factor.has_value()) return factor.error();
-  for (size_t i = 0; i < x.element_count(); ++i) y->typed_data()[i] = x.typed_data()[i] * *factor;
-  return ffi::Error::Success();
-}
-
-// Prints and logs.
+// Prints.
 ffi::Error Say(token_effects::Call call, ffi::Buffer<ffi::S32> x, ffi::ResultBuffer<ffi::S32> y) {
   const int32_t value = x.typed_data()[0];
   call.Print("native ", value, " \"", 0.5, "\"");
-  call.Log(token_effects::kWarning, "said", {{"value", value}, {"half", value / 2.0}, {"text", "a\n\"b\""}});
   y->typed_data()[0] = value;
   return ffi::Error::Success();
 }
@@ -163,10 +154,9 @@ ffi::Error SayLine(token_effects::Call call, std::string_view label, ffi::Buffer
   return ffi::Error::Success();
 }
 
-// Prints and logs, and looks at no operands: these may lie on a GPU.
+// Prints, and looks at no operands: these may lie on a GPU.
 ffi::Error Announce(token_effects::Call call, std::string_view label, ffi::RemainingArgs, ffi::RemainingRets) {
   call.Print("announced ", label);
-  call.Log(token_effects::kWarning, "announced", {{"label", label}});
   return ffi::Error::Success();
 }
 
@@ -245,7 +235,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(fail_at, FailAt, ffi::Ffi::Bind().Arg<S32>().Attr<
 XLA_FFI_DEFINE_HANDLER_SYMBOL(fail_with, FailWith,
                               ffi::Ffi::Bind().Arg<S32>().Attr<std::string_view>("text").Ret<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(throws, Throw, ffi::Ffi::Bind().Arg<S32>().Ret<S32>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(scale, Scale, ffi::Ffi::Bind().Attrs().Arg<F32>().Ret<F32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(say, Say, ffi::Ffi::Bind().Ctx<token_effects::Call>().Arg<S32>().Ret<S32>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(say_line, SayLine,
                               ffi::Ffi::Bind().Ctx<token_effects::Call>().Attr<std::string_view>("label").Arg<S32>());

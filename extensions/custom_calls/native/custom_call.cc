@@ -48,32 +48,31 @@ namespace {
 
 // The layout of a message in a record.
 struct MessageSpans {
-  MessageSpans(const int32_t &level, std::string_view text)
-      : length(static_cast<int32_t>(text.size())),
-        spans{{&length, sizeof length}, {&level, sizeof level}, {text.data(), text.size()}} {}
+  explicit MessageSpans(std::string_view text)
+      : length(static_cast<int32_t>(text.size())), spans{{&length, sizeof length}, {text.data(), text.size()}} {}
   MessageSpans(const MessageSpans &) = delete;
   const int32_t length;
-  const Span spans[3];
+  const Span spans[2];
 };
 
 } // namespace
 
-void MessageSite::publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const {
+void MessageSite::publish(DeviceToken &token, int32_t device, std::string_view text) const {
   if (token.is_primary()) {
     const bool is_own = InRegion(token.token);
     const Decision decision = ordered() && (flags_ & kReplicated) != 0          ? filter_->shows_same(token.token)
                               : filter_->shows(is_own ? device : kAllDevices) ? Decision::kShow
                                                                                 : Decision::kLeaveOut;
     if (decision == Decision::kShow)
-      publisher().publish(kind_, site_, token.token, device, MessageSpans(level, text).spans, 3, flags_);
+      publisher().publish(kind_, site_, token.token, device, MessageSpans(text).spans, 2, flags_);
     else if (decision == Decision::kLeaveOut && ordered())
       publisher().skip(token.token, device);
   }
   if (ordered()) Take(kCountStep, token);
 }
 
-void MessageSite::publish_plain(int32_t device, int32_t level, std::string_view text) const {
-  if (filter_->shows(kAllDevices)) PublishPlain(site_, ordered(), device, MessageSpans(level, text).spans, 3);
+void MessageSite::publish_plain(int32_t device, std::string_view text) const {
+  if (filter_->shows(kAllDevices)) PublishPlain(site_, ordered(), device, MessageSpans(text).spans, 2);
 }
 
 LoadedCall::LoadedCall(UserHandler handler, std::string_view target, std::string_view platform, std::string_view where,

@@ -27,9 +27,9 @@ public:
   bool ordered() const { return kind_ == Kind::kOrdered; }
 
   // At the place of the token, which is advanced.
-  void publish(DeviceToken &token, int32_t device, int32_t level, std::string_view text) const;
+  void publish(DeviceToken &token, int32_t device, std::string_view text) const;
   // In a program that JAX dispatches, or on a GPU.
-  void publish_plain(int32_t device, int32_t level, std::string_view text) const;
+  void publish_plain(int32_t device, std::string_view text) const;
 
 private:
   const uint64_t site_;

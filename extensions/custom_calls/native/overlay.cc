@@ -91,15 +91,15 @@ constexpr char kNoCall[] =
     "in the program's order. Publish before the handler returns, in the thread that runs it.";
 
 // The functions behind `token_effects::Call`.
-const char *Publish(int32_t level, const char *text, size_t size) {
+const char *Publish(const char *text, size_t size) {
   CurrentCall *const current = current_call();
   if (current == nullptr) return kNoCall;
   const LoadedCall &call = *current->call;
   const int32_t device = call.first_device + DeviceOf(current->xla, current->context);
   if (call.counts)
-    call.messages->publish(current->token, device, level, {text, size});
+    call.messages->publish(current->token, device, {text, size});
   else
-    call.messages->publish_plain(device, level, {text, size});
+    call.messages->publish_plain(device, {text, size});
   return nullptr;
 }
 

@@ -25,7 +25,6 @@ HANDLERS = [
     "note_attribute",
     *("old_add", "old_count", "old_note", "old_swap"),
     "say",
-    "scale",
     "sizes",
     "sum_by_scratch",
     "throws",

@@ -342,7 +342,7 @@ def test_sharded_operands_are_seen_whole():
 # Records from C++
 
 
-def test_native_code_prints_and_logs_in_order(lines, caplog):
+def test_native_code_prints_in_order(lines):
     def f(x):
         fx.print("before {}", x)
         y = fx.custom_call("test.say", ONE, x, effect="print")
@@ -350,20 +350,14 @@ def test_native_code_prints_and_logs_in_order(lines, caplog):
 
     shown = lines(fx.jit(lambda: lax.fori_loop(0, 3, lambda i, _: f(i), None)))
     assert shown == [line for i in range(3) for line in (f"before {i}", f'native {i} "0.5"', f"after {i}")]
-    said = [record for record in caplog.records if record.message.startswith("said")]
-    assert [(record.levelname, record.value, record.half, record.text) for record in said] == [
-        ("WARNING", i, i / 2, 'a\n"b"') for i in range(3)
-    ]
 
 
 def test_records_of_native_code():
     f = fx.jit(lambda x: fx.custom_call("test.say", ONE, x, effect="log"))
     with fx.capture() as records:
         f(jnp.int32(5))
-    printed, logged = records
+    [printed] = records
     assert (printed.effect, printed.text, printed.where.file) == ("log", 'native 5 "0.5"', __file__)
-    assert (logged.event, logged.fields) == ("said", {"value": 5, "half": 2.5, "text": 'a\n"b"'})
-    assert printed.token < logged.token
 
 
 def test_each_device_says_its_own(lines):

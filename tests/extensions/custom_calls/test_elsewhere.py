@@ -98,8 +98,6 @@ example.root OUT_OF_RANGE The operand is -2.000000. A square root is taken of wh
 3.0
 before: 8.0
 half of 8 is 4
-WARNING halved value=4.0
 half of 4 is 2
-WARNING halved value=2.0
 after: 2.0
 """
