@@ -186,8 +186,7 @@ def trace(run: Run, path: str | os.PathLike[str]) -> None:
     """Writes a timeline of a run for Perfetto (https://ui.perfetto.dev), as JSON of trace events.
 
     Each process of the run has a track for each thread that calls programs, for each device, for callbacks and for
-    asynchronous operations. Arrows lead from a call to its program on each device. The numbers that `fx.log` was given
-    are counters. Times are in microseconds since 1970.
+    asynchronous operations. The numbers that `fx.log` was given are counters. Times are in microseconds since 1970.
 
     Args:
         run: A run, from `effects.runs.read`.
@@ -243,11 +242,6 @@ def _trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
         name = f"{each.name} (unfinished)" if each.is_unfinished else each.name
         place = {"pid": pid, "tid": each.row, "ts": each.start, "dur": each.duration}
         yield {"ph": "X", "name": name, "cat": each.kind, **place, "args": args}
-    flows = itertools.count(1)
-    for program, devices in timeline.programs.items():
-        if (call := timeline.calls.get(program)) is not None:
-            for each in devices.values():
-                yield from _arrow(next(flows), call, each)
     for event in timeline.failures:
         process, time = event.process.number, round(event.time * _PER_SECOND)
         if (call := timeline.calls.get((process, event.program))) is not None:
@@ -277,14 +271,6 @@ def _named(pid: int, tid: int | None, name: str, order: int) -> Iterator[dict[st
     of, place = ("process", {"pid": pid}) if tid is None else ("thread", {"pid": pid, "tid": tid})
     yield {"ph": "M", "name": f"{of}_name", **place, "args": {"name": name}}
     yield {"ph": "M", "name": f"{of}_sort_index", **place, "args": {"sort_index": order}}
-
-
-def _arrow(number: int, source: Slice, target: Slice) -> Iterator[dict[str, Any]]:
-    """The events of an arrow. Each end is inside its slice, since readers find slices by time."""
-    for phase, each in ("s", source), ("f", target):
-        place = {"pid": each.track[0] + 1, "tid": each.row, "ts": each.start}
-        end = {"bp": "e"} if phase == "f" else {}
-        yield {"ph": phase, "id": number, "name": "token", "cat": "token", **place, **end}
 
 
 def _text(record: Record) -> str:

@@ -60,7 +60,7 @@ def names_of(slices):
 
 
 def test_programs_and_callbacks_have_slices(path):
-    """Calls, programs on their devices, callbacks and barriers, with arrows from the one to the other."""
+    """Calls, programs on their devices, callbacks and barriers."""
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
 
     def save(x):
@@ -93,11 +93,6 @@ def test_programs_and_callbacks_have_slices(path):
     rows = {
         (event["pid"], event["tid"]): event["args"]["name"] for event in events["M"] if event["name"] == "thread_name"
     }
-    arrows = collections.Counter(
-        (rows[one["pid"], one["tid"]].split()[0], rows[other["pid"], other["tid"]].split()[0])
-        for one, other in zip(events["s"], events["f"], strict=True)
-    )
-    assert arrows == {("thread", "device"): 7}
     assert len({rows[call["pid"], call["tid"]] for call in calls}) == 2
     instants = collections.Counter(event["name"] for event in events["i"])
     assert instants["shard at=0.0"] == 3 and instants["outside"] == 1
