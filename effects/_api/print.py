@@ -48,8 +48,8 @@ def print(
         *args: Values for the format's positional fields: pytrees of arrays; strings, numbers and None as they are,
             and of other objects the text that they have while tracing.
             Arrays are shown as NumPy arrays, PRNG keys as their key data. `{:stats}` shows minimum, maximum, mean and
-            norm of an array's finite elements and the fractions of zeros and of nonfinite elements; `{:hist}` shows a
-            histogram. Of a pytree, such as parameters or gradients, both show a line for each leaf.
+            norm of an array's finite elements and the fractions of zeros and of nonfinite elements; of a pytree, such
+            as parameters or gradients, in a line for each leaf.
         ordered: True if the line must come in program order. An unordered line may come at any time.
         per_shard: True to print each shard of sharded arrays on its device, without a gather. The line begins with
             device and index, unless the format has fields `{device}` or `{index}`.

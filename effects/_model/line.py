@@ -93,19 +93,19 @@ class _Formatter(string.Formatter):
             yield literal, name, spec, conversion
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        if format_spec not in _OF_WHOLES or isinstance(value, (Mark, str)):
+        if format_spec != _OF_WHOLES or isinstance(value, (Mark, str)):
             return super().format_field(value, format_spec)
-        from effects._model.whole import SHOWN  # imported late: few formats need it
+        from effects._model.whole import stats  # imported late: few formats need it
 
-        show, lines = SHOWN[format_spec], []
+        lines = []
         for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
-            lines.append(f"{name}: {show(np.asarray(leaf))}" if path else show(np.asarray(leaf)))
+            lines.append(f"{name}: {stats(np.asarray(leaf))}" if path else stats(np.asarray(leaf)))
         return "\n".join(lines)
 
 
-_OF_WHOLES = ("stats", "hist")
-"""Specifications that show an array, or each array of a pytree, as a whole."""
+_OF_WHOLES = "stats"
+"""The specification that shows an array, or each array of a pytree, as a whole."""
 
 
 class _Fields(_Formatter):
@@ -311,11 +311,11 @@ def _uses_effects(frame: FrameType) -> bool:
 
 def fill(fmt: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """The text of a format. A specification such as `.3f` applies to each element of an array, also of an array inside
-    a pytree that a field shows a part of; `stats` and `hist` apply to the array as a whole."""
+    a pytree that a field shows a part of; `stats` applies to the array as a whole."""
     if ":" in fmt:
         args = [*map(_with_elements, args)]
         kwargs = {name: _with_elements(value) for name, value in kwargs.items()}
-    if any(f":{spec}}}" in fmt for spec in _OF_WHOLES):
+    if f":{_OF_WHOLES}}}" in fmt:
         return _Formatter().vformat(fmt, args, kwargs)
     return fmt.format(*args, **kwargs)
 

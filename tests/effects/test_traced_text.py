@@ -100,12 +100,6 @@ def test_stats_of_a_pytree_are_a_line_for_each_leaf(jit):
     ]
 
 
-def test_histograms_of_a_pytree():
-    with fx.capture(suppress=True) as records:
-        fx.print("{:hist}", {"a": jnp.arange(4.0), "b": jnp.ones(2)})
-    assert [line.partition(":")[0] for line in records[0].text.splitlines()] == ["a", "b"]
-
-
 def test_stats_of_text_are_refused():
     with pytest.raises(fx.FormatError, match="cannot be filled"):
         fx.print("{:stats}", {"name": "text"})

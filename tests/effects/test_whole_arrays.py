@@ -1,14 +1,12 @@
-"""`{x:stats}` and `{x:hist}` show an array as a whole."""
+"""`{x:stats}` shows an array as a whole."""
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import effects as fx
-from effects._model.whole import curve
 from tests.helpers import output_of
 
 
@@ -37,22 +35,7 @@ def test_stats_of_all_types(dtype):
     assert shown == "min=0 max=4 mean=1.75 norm=4.583 zeros=25.0% nonfinite=0.0%\n"
 
 
-def test_histogram_of_an_array():
-    """Sixteen blocks between the least and the greatest element; lanes have their own."""
-    x = jnp.concatenate([jnp.zeros(70), jnp.ones(35), jnp.array([jnp.nan])])
-    shown = output_of(fx.jit, lambda x: fx.print("{:hist}", x), x)
-    assert shown == "0 █▁▁▁▁▁▁▁▁▁▁▁▁▁▁▅ 1 and 1 not finite\n"
-    xs = jnp.stack([x, 2 * x])
-    shown = output_of(fx.jit, jax.vmap(lambda x: fx.print("{:hist}", x)), xs)
-    assert [line.split()[2] for line in shown.splitlines()] == ["1", "2"]
-
-
 def test_number_has_stats_of_its_own():
     """A leaf of a tree may be a number."""
     shown = output_of(fx.jit, lambda x: fx.print("{:stats}", x), 1.0)
     assert shown == "min=1 max=1 mean=1 norm=1 zeros=0.0% nonfinite=0.0%\n"
-
-
-def test_curve_shows_what_is_not_finite():
-    assert curve([0.0, 7.0, float("nan"), 3.0, float("inf")]) == "▁█!▄!"
-    assert curve([1.0, 1.0]) == "▁▁" and curve([float("nan")]) == "!" and curve([]) == ""
