@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import config as jax_config
 from jax._src import core, frozen_dict
-from jax._src.interpreters import mlir
 from jax._src.interpreters import partial_eval as pe
 from jax._src.interpreters.partial_eval import JaxprTracer as JaxprTracer
 from jax._src.pallas import core as pallas_core
@@ -32,17 +31,11 @@ from jax._src.state import primitives as state
 from jax._src.state.indexing import ds as ds
 from jax._src.state.types import AbstractRef
 
-from effects._jax.core import closed_jaxpr, eqns_in, evaluate, is_closed, source_of, trace_to_jaxpr
+from effects._jax.core import closed_jaxpr, evaluate, is_closed, source_of, trace_to_jaxpr
 from effects._jax.dispatch import is_callback_effect, left_to_jax
 from effects._jax.patches import implements
 
 pallas_call_p = pallas_call.pallas_call_p
-
-_SIMULATED = {
-    *(state.get_p, state.swap_p, state.addupdate_p, primitives.load_p, primitives.swap_p),
-    *(program_id_p, num_programs_p, run_scoped_p),
-}
-"""The primitives of kernels that JAX's simulation lowers to XLA's operations, beside those of every program."""
 
 HIDDEN = "effects: "
 """The prefix of the names of a kernel's hidden inputs and outputs, which this library adds."""
@@ -64,13 +57,6 @@ def visits_in_order(params: dict[str, Any]) -> bool:
     return interpret is True or (
         bool(interpret) and getattr(interpret, "num_cores_or_threads", 1) == 1 and not is_parallel
     )
-
-
-def as_simulated(params: dict[str, Any]) -> dict[str, Any] | None:
-    """The parameters with which JAX simulates a kernel by XLA's own operations, on any device. None if the kernel has
-    asynchronous copies, semaphores, or a primitive that only its own target supports."""
-    primitives_in = {eqn.primitive for eqn in eqns_in(closed_jaxpr(params["jaxpr"]).jaxpr)}
-    return None if primitives_in - _SIMULATED - mlir._lowerings.keys() else {**params, "interpret": True}
 
 
 def with_races_detected(params: dict[str, Any]) -> dict[str, Any]:

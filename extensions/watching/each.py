@@ -163,41 +163,7 @@ class Each:
         if took is not False and (axes := axes_across(eqn)):
             took = jax.lax.pmax(_jax.as_per_device(took).astype(np.int32), axes) > 0
         found = made if took is False else made & ~took
-        if self._watch.search and self._watch.when is None and name == "pallas_call":
-            self._look_inside(eqn, found, operands)
         self._record(eqn, found, operands, outs)
-
-    def _look_inside(self, eqn: Any, found: Any, operands: Sequence[Any]) -> None:
-        """Simulates a kernel where `found` holds, if JAX can, and looks at each of its equations."""
-        from effects._jax import pallas  # imported by the kernel already
-
-        if (params := pallas.as_simulated(eqn.params)) is None:
-            return
-        kernel = _jax.closed_jaxpr(params["jaxpr"])
-        lines, path = (*_jax.user_frames(eqn), *self._around), (*self._path, self._position, "grid")
-        numbers = [jnp.reshape(each, (1, 1)).astype(np.float32) for each in self._iterations]
-        for at in range(len(numbers)):
-            plain = _jax.closed_jaxpr(params["jaxpr"])
-            params = pallas.with_input(
-                params, f"{_ITERATION}{at}", lambda _, *own, plain=plain: _jax.evaluate(plain, own)
-            )
-        added = pallas.named_inputs(params, _ITERATION)
-
-        def look(*references: Any) -> list[Any]:
-            each = Each(self._watch, [references[at][0, 0].astype(np.int32) for at in added], lines, path)
-            return each.run(kernel, [x for at, x in enumerate(references) if at not in added])
-
-        params = pallas.with_kernel(params, look)
-
-        def run(*given: Any) -> tuple[()]:
-            pallas.pallas_call_p.bind(*given, **params)
-            return ()
-
-        jax.lax.cond(found, run, lambda *_: (), *operands, *numbers)
-
-
-_ITERATION = "effects: iteration "
-"""The name of a kernel's added inputs, with a number after it: each has the iteration of a loop around the kernel."""
 
 
 def depth_of(jaxpr: Any) -> int:

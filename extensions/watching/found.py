@@ -139,12 +139,10 @@ def _text(fields: Mapping[str, Any]) -> str:
     return f"`{fields['operation']}` made {fields['value']:.6g}{index} of {fields['type']}{others}{taken}"
 
 
-def error_of(
-    where: Where, fields: Mapping[str, Any], text: str, lane: tuple[int, ...], device: int, grid: tuple[int, ...] = ()
-) -> NonFinite:
+def error_of(where: Where, fields: Mapping[str, Any], text: str, lane: tuple[int, ...], device: int) -> NonFinite:
     """The error at a line, with the fields that `read_fields` returns."""
     devices = (device,) if device >= 0 and jax.device_count() > 1 else ()
-    numbers = ("iteration", fields["iteration"]), ("lane", lane), ("device", devices), ("grid index", grid)
+    numbers = ("iteration", fields["iteration"]), ("lane", lane), ("device", devices)
     place = [
         f"{where}, in `{where.function}`",
         where.called,
@@ -153,7 +151,7 @@ def error_of(
     ]
     message = _text(fields)
     failure = NonFinite(
-        text.format(message=message, place=", ".join(filter(None, place))), message, str(where), lane, device, grid
+        text.format(message=message, place=", ".join(filter(None, place))), message, str(where), lane, device
     )
     vars(failure).update({name: value for name, value in fields.items() if name != "type"})
     failure.callers, failure.effect = where.callers, WATCH.name
@@ -180,12 +178,10 @@ def is_first(token: Sequence[int], place: Any = (), failure: NonFinite | None = 
     return False
 
 
-def place_of(order: tuple[Any, ...], iterations: Iterable[Any], grid: Iterable[Any] = ()) -> list[Any]:
+def place_of(order: tuple[Any, ...], iterations: Iterable[Any]) -> list[Any]:
     """The place of an operation in program order, see `Found.order`."""
-    numbers, place = iter(iterations), list[Any]()
-    for each in order:
-        place += grid if each == "grid" else [_SIGNS[each] * next(numbers) if each in _SIGNS else each]
-    return place
+    numbers = iter(iterations)
+    return [_SIGNS[each] * next(numbers) if each in _SIGNS else each for each in order]
 
 
 _SIGNS = {"+": 1, "-": -1}
@@ -193,7 +189,7 @@ _SIGNS = {"+": 1, "-": -1}
 
 searches: dict[int, list[tuple[Any, ...]]] = {}
 """By number of a search, the bad values that it has found. Each has its place in program order, its device (-1 outside
-of per-device regions), its line, the two arguments of `read_fields`, and its place in a grid."""
+of per-device regions), its line, and the two arguments of `read_fields`."""
 
 
 @described_by("watch")
@@ -204,12 +200,12 @@ class Found(Check):
     Attributes:
         order: The position of the operation, after those of the equations around it. The position of a loop or branch
             is followed by the number of its body. "+" and "-" stand for the number of an iteration, forward and
-            backward, and "grid" for the place in a grid.
+            backward.
     """
 
     of: tuple[Any, ...] = ()  # see `read_fields`
     search: int = 0  # the number of the search that made it and reads its records; 0: none
-    place: tuple[Any, ...] = ()  # lane, device and place in a grid, if the record has none
+    place: tuple[Any, ...] = ()  # lane and device, if the record has none
     order: tuple[Any, ...] = ()
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
@@ -222,12 +218,11 @@ class Found(Check):
         for record in records:
             if self.search:
                 device = record.device if in_region(record.token[PHASE]) else -1
-                grid = tuple(map(int, record.grid or ()))
-                place = place_of(self.order, map(int, record.fields["iteration"]), grid)
-                searches[self.search].append((place, device, record.where, self.of, record.fields, grid))
+                place = place_of(self.order, map(int, record.fields["iteration"]))
+                searches[self.search].append((place, device, record.where, self.of, record.fields))
                 continue
-            lane, device, grid = self.place or (record.lane, record.device, ())
-            failure = error_of(record.where, record.fields, _WENT_ON, tuple(lane), device, tuple(grid))
+            lane, device = self.place or (record.lane, record.device)
+            failure = error_of(record.where, record.fields, _WENT_ON, tuple(lane), device)
             place = place_of(self.order, record.fields["iteration"]), device
             if self.place or is_first(record.token, place, failure):
                 report(failure)
@@ -243,7 +238,7 @@ class FoundEvent(Event):
 
     def in_order(self, fields: dict[str, Any]) -> dict[str, Any]:
         read = read_fields(self.of, fields)
-        place = dict(zip(("in_lane", "on_device", "in_grid"), self.place, strict=False))
+        place = dict(zip(("in_lane", "on_device"), self.place, strict=False))
         return {**read, "operands": [*map(str, read["operands"])], **place}
 
     def text(self, record: Record) -> str:

@@ -114,8 +114,8 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
                 found = _first_that_shows(found, functools.partial(look, args))
         if not found and not _takes_bad(jaxpr, args, watch):
             found = [_NOT_FOUND]
-        for _, device, where, of, fields, grid in found if watch.mode == "log" else found[:1]:
-            place = record.lane, record.device if device < 0 else device, grid
+        for _, device, where, of, fields in found if watch.mode == "log" else found[:1]:
+            place = record.lane, record.device if device < 0 else device
             if watch.mode == "stop":
                 raise error_of(where or watch.where, read_fields(of, fields), STOPPED, *place)
             bind_fields(watch, where or watch.where, of, fields, place)
@@ -126,7 +126,7 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
 def _first_that_shows(found: list[Any], look: Callable[..., Any]) -> list[Any]:
     """The first finding that makes a result bad, by bisection: a run repairs the bad values that are made after a given
     place."""
-    most = max((int(fields["trips"]) for *_, fields, _ in found if "trips" in fields), default=0)
+    most = max((int(fields["trips"]) for *_, fields in found if "trips" in fields), default=0)
     found = [each for each in found if "trips" not in each[4]]
     places = [place for place, *_ in found]
     without, _ = look([-_ALL], most=most)
@@ -153,7 +153,7 @@ _NO_TRIALS = {"xla_gpu_autotune_level": 0}
 2. The search compiles, and XLA's autotuner wants that mutex for writing.
 """
 
-_NOT_FOUND: tuple[Any, ...] = [], -1, None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}, ()
+_NOT_FOUND: tuple[Any, ...] = [], -1, None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}
 
 
 def _takes_bad(jaxpr: Any, args: Sequence[Any], watch: Watch) -> bool:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import PartitionSpec
 
 import effects as fx
@@ -32,7 +31,6 @@ class Fault(NamedTuple):
     index: tuple[int, ...] = ()
     device: int | None = None  # None: where the whole program ran
     backward: bool = False
-    grid: tuple[int, ...] = ()  # in a kernel
 
 
 FAULTS: dict[str, Fault] = {}
@@ -399,77 +397,17 @@ def _forward_in_a_lane_of_a_gradient(x):
     return jnp.log(x) * x  # here
 
 
-def _simulated(kernel, x, **options):
-    """A simulated kernel with a grid over rows."""
-    row = pl.BlockSpec((1, x.shape[1]), lambda i: (i, 0))
-    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    options = {"grid": len(x), "in_specs": [row], "out_specs": row, **options}
-    return pl.pallas_call(kernel, shape, interpret=True, **options)(x)
-
-
 ROWS = np.float32([[1, 2], [3, 4], [5, -6]])
 
 
-@fault("log", ROWS, grid=(2,), index=(0, 1))
+@fault("pallas_call", ROWS, index=(2, 1))
 def _in_a_kernel(x):
     def kernel(x_ref, o_ref):
-        o_ref[...] = jnp.log(x_ref[...] * 2)  # here
+        o_ref[...] = jnp.log(x_ref[...] * 2)
 
-    return _simulated(kernel, x)
-
-
-@fault("sqrt", abs(ROWS), grid=(1,), index=(0, 1))
-def _in_one_program_of_a_grid(x):
-    def kernel(x_ref, o_ref):
-        @pl.when(pl.program_id(0) == 1)
-        def _():
-            o_ref[...] = jnp.sqrt(3.5 - x_ref[...] * pl.program_id(0))  # here
-
-        @pl.when(pl.program_id(0) != 1)
-        def _():
-            o_ref[...] = x_ref[...]
-
-    return _simulated(kernel, x)
-
-
-@fault("div", ROWS * np.float32([1, 0]), grid=(0,), iteration=(1,))
-def _in_a_loop_in_a_kernel(x):
-    def kernel(x_ref, o_ref):
-        def step(j, total):
-            return total + (x_ref[0, j] - x_ref[0, j]) / x_ref[0, j]  # here
-
-        o_ref[...] = jnp.full_like(o_ref, lax.fori_loop(0, 2, step, 0.0))
-
-    return _simulated(kernel, x)
-
-
-@fault("sub", np.float32([[1, 2], [np.inf, 4], [np.inf, 5]]), grid=(2,), index=(0, 0))
-def _in_what_a_kernel_keeps(x):
-    def kernel(x_ref, o_ref, total):
-        @pl.when(pl.program_id(0) == 0)
-        def _():
-            total[...] = jnp.zeros_like(total)
-
-        total[...] = x_ref[...] - total[...]  # here
-        o_ref[...] = total[...]
-
-    return _simulated(kernel, x, scratch_shapes=[pltpu.VMEM((1, 2), jnp.float32)])
-
-
-@fault("log", ROWS, np.float32([1, 2, -1]), grid=(0,), iteration=(2,), index=(0, 0))
-def _in_a_kernel_in_a_loop(x, scales):
-    def kernel(x_ref, o_ref):
-        o_ref[...] = jnp.log(x_ref[...])  # here
-
-    return lax.scan(lambda total, scale: (total + _simulated(kernel, x[:2] * scale).sum(), scale), 0.0, scales)[0]
-
-
-@fault("log", ROWS, grid=(0,), lane=(2,), index=(0, 1), through=lambda f, watch: jax.vmap(watch(f)))
-def _in_a_kernel_in_a_lane(x):
-    def kernel(x_ref, o_ref):
-        o_ref[...] = jnp.log(x_ref[...])  # here
-
-    return _simulated(kernel, x[None])
+    row = pl.BlockSpec((1, x.shape[1]), lambda i: (i, 0))
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pl.pallas_call(kernel, shape, grid=len(x), in_specs=[row], out_specs=row, interpret=True)(x)  # here
 
 
 @fault("pallas_call", ROWS, index=(0, 0))

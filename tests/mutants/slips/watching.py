@@ -39,14 +39,6 @@ SLIPS = (
         (f"{FAULTS}[lost_by_a_loop_without_iterations]",),
     ),
     Slip(
-        "watching.iterations_around_a_kernel",
-        "extensions/watching/each.py",
-        "Each(self._watch, [references[at][0, 0].astype(np.int32) for at in added], lines, path)",
-        "Each(self._watch, (), lines, path)",
-        "A bad value in a kernel is not said to be in an iteration of the loop around it.",
-        (f"{FAULTS}[in_a_kernel_in_a_loop]",),
-    ),
-    Slip(
         "watching.bad_operands",
         "extensions/watching/each.py",
         "made if took is False else made & ~took",
