@@ -111,7 +111,7 @@ def _batch_while(batch: _Rule) -> _Rule:
         def goes_on(*flat: Any) -> list[Any]:
             return [flat[0].any()]
 
-        def asks(running: Any, consts: Sequence[Any], carry: Sequence[Any]) -> Any:
+        def evaluate_condition(running: Any, consts: Sequence[Any], carry: Sequence[Any]) -> Any:
             """The lanes that continue. An ended lane stays ended, and the condition has no effects for it."""
             return running & _jax.evaluate_as_typed(cond, [running, *consts[:cond_nconsts], *carry])[0]
 
@@ -119,14 +119,14 @@ def _batch_while(batch: _Rule) -> _Rule:
             consts, running, carry = flat[:split], flat[split], flat[split + 1 :]
             stepped = _jax.evaluate(body, [running, *consts[cond_nconsts:], *carry])
             carry = [_jax.select(running, new, old) for new, old in zip(stepped, carry, strict=True)]
-            return [asks(running, consts, carry), *carry]
+            return [evaluate_condition(running, consts, carry), *carry]
 
         running, *in_carry = (body.in_avals[0], *body.in_avals[1 + body_nconsts :])
         consts_avals = [*cond.in_avals[1 : 1 + cond_nconsts], *body.in_avals[1 : 1 + body_nconsts]]
         every = jax.numpy.ones(axis_data.size, bool)
         _, *outs = _jax.while_p.bind(
             *consts,
-            asks(every, consts, carry),
+            evaluate_condition(every, consts, carry),
             *carry,
             cond_jaxpr=_jax.trace_to_jaxpr(goes_on, [running, *in_carry], like=cond),
             body_jaxpr=_jax.trace_to_jaxpr(step, [*consts_avals, running, *in_carry], like=body),
@@ -196,15 +196,15 @@ def _batch_held(primitive: Any, holder: Holder) -> None:
     """Registers a batching rule for a primitive with a holder. It maps operands if the primitive had no rule before,
     and effects even if no operand is mapped."""
     rules = _jax.batching.fancy_primitive_batchers
-    own = rules.get(primitive)  # runs an equation without mapped operands once, not per lane
+    original = rules.get(primitive)  # runs an equation without mapped operands once, not per lane
 
     def rule(axis_data: Any, args: Any, dims: Any, **params: Any) -> Any:
         is_mapped = any(dim is not None for dim in dims)
         if not is_mapped and not any(map(needs_masks, _jax.jaxprs_in(params))):
             outs = primitive.bind(*args, **params)
             return (outs, [None] * len(outs)) if primitive.multiple_results else (outs, None)
-        if is_mapped and own is not None:
-            return own(axis_data, args, dims, **params)
+        if is_mapped and original is not None:
+            return original(axis_data, args, dims, **params)
 
         def rewrite(body: Any, _: int) -> Any:
             return _jax.batched(body, axis_data, [True] * len(body.in_avals), True)[0]

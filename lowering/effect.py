@@ -74,11 +74,11 @@ def _effect_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, site: 
     if not ctx.ahead:
         return bind_record(ctx, tokens, operands, site)
     key = token_key(site.effect)
-    token, each = tokens[key], [(one, [*size_operands(one), *own]) for one, own in [*ctx.ahead, (site, operands)]]
+    token, each = tokens[key], [(one, [*size_operands(one), *values]) for one, values in [*ctx.ahead, (site, operands)]]
     if ctx.edges.leaves:  # the last record returns the token around the region
         each[-1][1].insert(0, token if ctx.edges.enters else ctx.outer_token)
-    args = itertools.chain.from_iterable(own for _, own in each)
-    records = tuple((one, len(own)) for one, own in each)
+    args = itertools.chain.from_iterable(values for _, values in each)
+    records = tuple((one, len(values)) for one, values in each)
     [token] = _jax.stage(
         records_p, token, *args, records=records, call=0 if site.effect.ordered else ctx.call, edges=ctx.edges
     )
@@ -326,8 +326,8 @@ def shards_lowering(
 
 def own_devices(ctx: Any, devices: int) -> int:
     """The number of this process's devices among those that come here; 0 if that does not matter."""
-    if (own := _jax.own_devices(ctx, devices) if devices else 0) is not None:
-        return own
+    if (count := _jax.own_devices(ctx, devices) if devices else 0) is not None:
+        return count
     if _jax.automatic_devices(ctx):
         return devices  # the program is exported
     raise errors.MissingTokenRule(MSG_REGION_OF_PROCESSES)
@@ -385,7 +385,7 @@ def _each_taken(
     ]
 
 
-def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any]) -> Any:
+def _with_groups(ctx: Any, tokens: Sequence[Any], group_numbers: Sequence[Any]) -> Any:
     """The tokens, each with the numbers of its replica group and replica appended."""
 
     def extend(*operands: Any) -> list[Any]:
@@ -393,7 +393,7 @@ def _with_groups(ctx: Any, tokens: Sequence[Any], own: Sequence[Any]) -> Any:
         numbers = jnp.stack([group, replica])
         return [jnp.concatenate([token, numbers]) for token in operands[: len(tokens)]]
 
-    return _jax.mlir.lower_fun(extend)(ctx, *tokens, *own)
+    return _jax.mlir.lower_fun(extend)(ctx, *tokens, *group_numbers)
 
 
 def leave_lowering(ctx: Any, *tokens: Any, ordered: int) -> Any:
@@ -517,9 +517,9 @@ def _lower_records(
 
     def publish(token: Any, *operands: Any) -> list[Any]:
         left = iter(operands)
-        for (site, count), own in zip(records, edges_of, strict=True):
+        for (site, count), edges_of_one in zip(records, edges_of, strict=True):
             args = itertools.islice(left, count)
-            [token] = record_p.bind(token, *args, site=site, call=call, edges=own, region=OUTSIDE)
+            [token] = record_p.bind(token, *args, site=site, call=call, edges=edges_of_one, region=OUTSIDE)
         return [token]
 
     return _jax.mlir.lower_fun(publish)(ctx, token, *operands)

@@ -266,8 +266,8 @@ def _rewritten(jaxpr: Any, through: Pass, consts: tuple[Any, ...], state: tuple[
         now, outs = send(through, jaxpr, [*args[first:behind], *args[end:]], args[:first], args[behind:end])
         return [*now, *outs]
 
-    own = jaxpr.in_avals
-    return _jax.trace_to_jaxpr(body, [*consts, *own[:after], *state, *own[after:]], like=jaxpr)
+    avals = jaxpr.in_avals
+    return _jax.trace_to_jaxpr(body, [*consts, *avals[:after], *state, *avals[after:]], like=jaxpr)
 
 
 # Effects that are not ours to begin with, such as JAX's own callbacks. Passes ignore them until they are taken over.
@@ -375,20 +375,22 @@ def with_carried_predicate(
     split = cond_nconsts + body_nconsts
     consts = [*{id(x): x for x in args[:split]}.values()]
     count, positions = len(consts), {id(x): position for position, x in enumerate(consts)}
-    of_cond, of_body = ([positions[id(x)] for x in own] for own in (args[:cond_nconsts], args[cond_nconsts:split]))
+    of_cond, of_body = (
+        [positions[id(x)] for x in operands] for operands in (args[:cond_nconsts], args[cond_nconsts:split])
+    )
     taken = [*consts, *args[split:]]
 
-    def asks(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
+    def evaluate_condition(consts: Sequence[Any], carry: Sequence[Any]) -> Any:
         return _jax.evaluate(cond_jaxpr, [*(consts[position] for position in of_cond), *carry])[0]
 
     def step(*flat: Any) -> list[Any]:
         consts, carry = flat[:count], flat[count + 1 :]
         carry = _jax.evaluate(body_jaxpr, [*(consts[position] for position in of_body), *carry])
-        return [asks(consts, carry), *carry]
+        return [evaluate_condition(consts, carry), *carry]
 
     def loop(*flat: Any) -> list[Any]:
         consts, carry = flat[:count], flat[count:]
-        state = [asks(consts, carry), *carry]
+        state = [evaluate_condition(consts, carry), *carry]
         types = [_jax.typeof(x) for x in state]
         outs = _jax.while_p.bind(
             *consts,

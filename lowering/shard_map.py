@@ -272,10 +272,10 @@ def _may_diverge(jaxpr: Any, check_vma: bool, joins_error_votes: bool) -> bool:
     for eqn in jaxpr.eqns:
         if not effects_of(eqn.effects) or (joins_error_votes and ends_program(eqn)):
             continue
-        asks = joins_error_votes and eqn.primitive not in (_jax.cond_p, _jax.while_p)
+        votes = joins_error_votes and eqn.primitive not in (_jax.cond_p, _jax.while_p)
         if _may_diverge_at(eqn, check_vma):
             return True
-        if any(_may_diverge(inner, check_vma, asks) for inner in _jax.jaxprs_in(eqn.params)):
+        if any(_may_diverge(inner, check_vma, votes) for inner in _jax.jaxprs_in(eqn.params)):
             return True
     return False
 

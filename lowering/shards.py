@@ -58,14 +58,14 @@ def call_shards(
         # Neither the lanes of a `vmap` nor their mask is partitioned.
         together = [len(operand.lanes) for operand in site.operands]
         empty = [_jax.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
-    said = {"attributes": attributes, "together": together, "empty": empty, "devices": devices, "steps": steps}
-    said["whole"] = site is None
-    return _jax.call_partitioned(ctx, SHARDS_TARGET, (token, *operands), json.dumps(said))
+    description = {"attributes": attributes, "together": together, "empty": empty, "devices": devices, "steps": steps}
+    description["whole"] = site is None
+    return _jax.call_partitioned(ctx, SHARDS_TARGET, (token, *operands), json.dumps(description))
 
 
-def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_result: Any, said: bytes) -> Any:
+def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_result: Any, encoded: bytes) -> Any:
     """Answers the partitioner with the program of one device, and the shardings of operands and result."""
-    description = json.loads(said)
+    description = json.loads(encoded)
     whole = _jax.replicated_hlo_sharding
     shardings = [
         _jax.read_sharding(empty) if empty else sharding

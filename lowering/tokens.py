@@ -372,12 +372,12 @@ def thread_tokens(
         effects = effects.union(*(effects_of(other.effects) for other, _ in ahead))
         taken = {key: tokens[key] for key in token_keys(effects)}
         is_first = first is (ahead[0][0] if ahead else eqn)
-        own = edges.part(is_first, eqn is last)
-        own_outer_token = outer_token if own.leaves and not own.enters else None
+        edges_of_one = edges.part(is_first, eqn is last)
+        own_outer_token = outer_token if edges_of_one.leaves and not edges_of_one.enters else None
         with_it = [(other.params["site"], others) for other, others in ahead]
         ahead.clear()
         ctx = TokenContext(
-            eqn, effects, len(eqn.outvars), call, own, with_it, own_outer_token, _thread, _threaded, _carry
+            eqn, effects, len(eqn.outvars), call, edges_of_one, with_it, own_outer_token, _thread, _threaded, _carry
         )
         returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():

@@ -112,10 +112,10 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                 # before the lock is taken: a trace outside of a dispatch releases the lock.
                 if _domains_ahead(stream) or (traits is None and (stream.is_shared or _has_callbacks(stream))):
                     traits = self._traits_of(args, kwargs)
-                goes_behind = traits is None or traits.awaits_results
+                awaits_results = traits is None or traits.awaits_results
                 domains = traits.domains_of_handlers if traits is not None else ()
                 with stream.dispatch_lock(bool(domains)):
-                    if goes_behind and _has_callbacks(stream):
+                    if awaits_results and _has_callbacks(stream):
                         _wait_for_callbacks(stream)
                     if domains:
                         _wait_for_handlers(stream, domains, self._name)

@@ -154,8 +154,8 @@ class Drain:
         """The functions that run, by the identities of their drain threads."""
         running = self.running.copy()
         runs = {thread: self.beside.awaited_by(thread) for thread in running}
-        own = {thread: run.stream if run else self._nested.get(thread) for thread, run in runs.items()}
-        return {thread: Running(*function, own[thread], runs[thread]) for thread, function in running.items()}
+        streams = {thread: run.stream if run else self._nested.get(thread) for thread, run in runs.items()}
+        return {thread: Running(*function, streams[thread], runs[thread]) for thread, function in running.items()}
 
     def threads(self) -> list[int]:
         """The identities of the threads."""

@@ -50,7 +50,7 @@ class Handler:
         self._to_close = [True]  # the thread that takes this closes the handler
         self._close_when_idle = False
 
-    def is_for(self, site: Site) -> bool:
+    def takes(self, site: Site) -> bool:
         """True if the handler gets the records of this site."""
         return self._effects is None or site.effect.name in self._effects
 
@@ -74,7 +74,7 @@ class Handler:
 
     def _take(self, records: Records | list[Record], report: Callable[[BaseException], None]) -> None:
         if isinstance(records, Records):
-            records = records.of_sites(self.is_for)
+            records = records.of_sites(self.takes)
             is_empty = not records.sites()
         else:
             records = [record for record in records if self._effects is None or record.effect in self._effects]

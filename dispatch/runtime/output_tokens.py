@@ -21,7 +21,7 @@ def failures_of(output_token: Any) -> list[Exception]:
 
 
 Reader = Callable[[Iterable[BaseException], str], Exception | None]
-"""`reader(said, function)`: the error behind JAX's errors `said` of a program of this name, or None."""
+"""`reader(jax_errors, function)`: the error behind the errors that JAX raised for a program of this name, or None."""
 
 _readers: list[Reader] = []
 
@@ -31,10 +31,10 @@ def read_failures_with(reader: Reader) -> None:
     _readers.append(reader)
 
 
-def failure_in(said: Iterable[BaseException], function: str) -> Exception | None:
+def failure_in(jax_errors: Iterable[BaseException], function: str) -> Exception | None:
     """The error behind JAX's errors of a program, if no caller has been given it yet."""
-    said = list(said)
-    return next((failure for reader in _readers if (failure := reader(said, function)) is not None), None)
+    jax_errors = list(jax_errors)
+    return next((failure for reader in _readers if (failure := reader(jax_errors, function)) is not None), None)
 
 
 def _failure_of_part(part: Any) -> Exception | None:
@@ -150,17 +150,17 @@ class FailurePoll:
         if (program := stream.unpolled.get(number)) is None:
             return False  # another thread has taken it
         output_token = program[2]
-        if output_token.is_deleted() or not (said := failures_of(output_token)):
+        if output_token.is_deleted() or not (jax_errors := failures_of(output_token)):
             stream.claim(number)
             return False
         if wait is not None:
             wait(lambda: number not in stream.calls)
-        return uninterrupted(lambda: self._keep_failure(stream, number, said))
+        return uninterrupted(lambda: self._keep_failure(stream, number, jax_errors))
 
-    def _keep_failure(self, stream: Stream, number: int, said: list[Exception]) -> bool:
+    def _keep_failure(self, stream: Stream, number: int, jax_errors: list[Exception]) -> bool:
         if (program := stream.claim(number)) is None:
             return False
-        if (failure := failure_in(said, program[0])) is None:
+        if (failure := failure_in(jax_errors, program[0])) is None:
             return False  # not a handler's: the program's results raise it
         self._failures.add((stream.thread, number), failure, stops=False)
         return True

@@ -272,7 +272,7 @@ class Replay:
     def _is_shown(self, site: Site, suppressed: bool) -> bool:
         takes_lines = None
         for handler in self._observers.handlers:
-            if handler.is_for(site):
+            if handler.takes(site):
                 takes_lines = takes_lines or handler.takes_lines
         return site.content.is_shown(suppressed, takes_lines)
 

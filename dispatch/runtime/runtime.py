@@ -49,7 +49,7 @@ class Waiting:
     def for_thread(self, timeout: float | None = None) -> None:
         """Waits for the effects of the calling thread and of those that have ended, and raises nothing."""
         deadline = None if timeout is None else monotonic() + timeout
-        self.wait([*self._streams.own(), *self._streams.ended()], None, deadline)
+        self.wait([*self._streams.of_this_thread(), *self._streams.ended()], None, deadline)
 
     def for_all(self, timeout: float | None = None) -> list[str]:
         """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for.
@@ -67,7 +67,7 @@ class Waiting:
     def drain_former_order(self) -> None:
         """Before a program is called: waits for what the calling thread called under another `order`. Calls of other
         threads that have not returned are not waited for."""
-        *former, _ = self._streams.own()
+        *former, _ = self._streams.of_this_thread()
         if any(stream.calls for stream in former):
             self.wait(former, None, None, returned=True)
 
@@ -77,25 +77,25 @@ class Waiting:
         """Waits for what has been issued; with `returned`, before the first call that has not returned. Returns what is
         outstanding when the time is up."""
         nested = native.is_nested()
-        own = self._streams.own()
+        streams_here = self._streams.of_this_thread()
         if not self.for_plain_programs(deadline):
             programs = [
                 shown_program(stream, number, call[0].name, traits_of(stream, number))
-                for stream in own
+                for stream in streams_here
                 for number, call in list(stream.calls.items())
             ]
             return programs or ["programs with callbacks of JAX's own, or that `fx.jit` has not dispatched"]
         # By stream, the newest epoch to wait for: a stream's epochs end in order.
         last = []
         for stream in which:
-            if nested and stream not in own and self._drain.has_functions_of(stream.thread):
+            if nested and stream not in streams_here and self._drain.has_functions_of(stream.thread):
                 continue  # its stream continues when these functions have returned, and this may be one of them
-            if stream.held_for == PLAIN_THREAD and stream not in own:
+            if stream.held_for == PLAIN_THREAD and stream not in streams_here:
                 continue  # held until a done, which may never come: this thread's programs of JAX are over
             numbers = list(stream.calls)
             # An ignored call is this thread's, or may never return. Its epoch and later ones wait for it.
             all_unreturned = returned or self._drain.ended
-            ignored = stream.unreturned() if all_unreturned else stream.dispatching if stream in own else []
+            ignored = stream.unreturned() if all_unreturned else stream.dispatching if stream in streams_here else []
             if ignored:
                 numbers = numbers[: next((at for at, number in enumerate(numbers) if number in ignored), None)]
             for number in reversed(numbers):
@@ -150,10 +150,10 @@ class Waiting:
     def _poll(self, which: list[Stream], names: frozenset[str] | None, deadline: float | None) -> list[str]:
         """Waits for programs that call handlers, all of whose effects are visible. Returns what is outstanding when the
         time is up."""
-        own = self._streams.own()
+        streams_here = self._streams.of_this_thread()
         for stream in which:
             waits = self._drain.has_functions_of if native.is_nested() else self._drain.is_suspended
-            if not stream.unpolled or (stream not in own and waits(stream.thread)):
+            if not stream.unpolled or (stream not in streams_here and waits(stream.thread)):
                 continue
             if (number := self._failure_poll.poll_all(stream, names, deadline, self._drain.wait)) is not None:
                 name, traits, _ = stream.unpolled.get(number, ("", ProgramTraits((), False, False), None))
@@ -484,10 +484,12 @@ def effects_barrier(
     deadline = None if timeout is None or timeout > threading.TIMEOUT_MAX else monotonic() + timeout
     meeting = _next_meeting() if scope == "global" else None
     streams = runtime.streams
-    own = [*streams.own()]
-    here = stream_of(own[-1].thread), 0, 0, 0
+    streams_here = [*streams.of_this_thread()]
+    here = stream_of(streams_here[-1].thread), 0, 0, 0
     native.note(Kind.BARRIER, here)
-    outstanding = runtime.waiting.wait(streams.all() if all_threads else [*own, *streams.ended()], names, deadline)
+    outstanding = runtime.waiting.wait(
+        streams.all() if all_threads else [*streams_here, *streams.ended()], names, deadline
+    )
     native.note(Kind.BARRIER_DONE, here)
     if outstanding:
         shown, waits = "; ".join(outstanding), runtime.drain.supervisor.waits()
@@ -496,7 +498,7 @@ def effects_barrier(
         )
     if meeting is not None:
         meeting(timeout, deadline)  # first, so that other processes do not wait for one that raises
-    _raise_failures(None if all_threads else {*(stream.thread for stream in streams.own()), PLAIN_THREAD})
+    _raise_failures(None if all_threads else {*(stream.thread for stream in streams.of_this_thread()), PLAIN_THREAD})
 
 
 GlobalBarrier = Callable[[float | None, float | None], None]

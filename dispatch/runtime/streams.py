@@ -486,7 +486,7 @@ class Streams:
                 return stream
         raise errors.EffectError(MSG_NO_NUMBER.format(count=numbers.count))
 
-    def own(self) -> list[Stream]:
+    def of_this_thread(self) -> list[Stream]:
         """The streams that may hold programs of the calling thread, the current stream last."""
         current = self.for_plain()
         if native.is_nested() or len(self.orders) == 1:

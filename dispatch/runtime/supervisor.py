@@ -315,15 +315,15 @@ class Supervisor:
         waits, now = self._waits(), self._drain.running.get(thread)
         if now is None or now[:_SINCE] != function[:_SINCE]:
             return  # the function has just ended
-        said = DEADLOCK.format(name=function.name, where=function.where, seconds=seconds, waits=waits)
-        failure = errors.EffectError(said)
+        message = DEADLOCK.format(name=function.name, where=function.where, seconds=seconds, waits=waits)
+        failure = errors.EffectError(message)
         self._drain.running[thread] = (*now[:_REPLY], 0, *now[_REPLY + 1 :])
         self._failures.end_program(function.key, failure)
         # A callback of what the function has called would take the thread that is free now, and might go as deep. What
         # it calls from now on is refused: see `Drain.runs_in_ended_program`.
         for number, traits in called:
             if nested is not None and traits is not None and traits.awaits_results:
-                self._failures.stop((nested.thread, number), errors.EffectError(said))
+                self._failures.stop((nested.thread, number), errors.EffectError(message))
         Background(lambda: answer_with(function.reply, failure)).start()  # the program's continuation may run there
         if in_region(function.token[PHASE]):  # the other devices' functions begin only after this one
             native.end_program(*function.key)

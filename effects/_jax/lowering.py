@@ -52,13 +52,13 @@ def element_type(shape: Any) -> str:
         return str(mlir.dtype_to_ir_type(np.dtype(shape.numpy_dtype())))
 
 
-def call_partitioned(ctx: Any, target: str, operands: Sequence[Any], said: str) -> Sequence[Any]:
+def call_partitioned(ctx: Any, target: str, operands: Sequence[Any], description: str) -> Sequence[Any]:
     """Calls a target that XLA's partitioner replaces; see `register_partitioner`."""
     return mlir.custom_call(
         target,
         operands=operands,
         result_types=[mlir.aval_to_ir_type(ctx.module_context, aval) for aval in ctx.avals_out],
-        backend_config=said,
+        backend_config=description,
         api_version=2,
     ).results
 
@@ -145,8 +145,8 @@ def region_axes(mesh: Any, newly_manual_axes: Any) -> tuple[dict[Any, int], dict
     """The axes along which the devices of a region count for themselves, and those along which they are replicas of
     each other, with their sizes."""
     by_device = frozenset(newly_manual_axes) | frozenset(mesh.manual_axes)
-    own = {axis: size for axis, size in mesh.shape.items() if axis in by_device}
-    return own, {axis: size for axis, size in mesh.shape.items() if axis not in by_device and size > 1}
+    counting = {axis: size for axis, size in mesh.shape.items() if axis in by_device}
+    return counting, {axis: size for axis, size in mesh.shape.items() if axis not in by_device and size > 1}
 
 
 @contextlib.contextmanager

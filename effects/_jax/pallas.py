@@ -124,8 +124,8 @@ def block_starts(
     """Within a kernel, yields for each block: the name of its array; (file, line, function) of its index map; and for
     each axis the start of the block with its exclusive upper bound. Lanes do not matter, so axes of `vmap` have the
     index 0. `evaluate` evaluates the jaxpr of an index map."""
-    mapping, own = params["grid_mapping"], iter(index)
-    index = [jnp.int32(0) if axis in mapping.vmapped_dims else next(own) for axis in range(len(mapping.grid))]
+    mapping, unmapped = params["grid_mapping"], iter(index)
+    index = [jnp.int32(0) if axis in mapping.vmapped_dims else next(unmapped) for axis in range(len(mapping.grid))]
     for block in params["grid_mapping"].block_mappings:
         index_map = closed_jaxpr(block.index_map_jaxpr)
         named = index_map.jaxpr.debug_info
@@ -225,7 +225,7 @@ def with_grid_order(
     operand, which comes ahead of the others. `fun(position, sizes, *references)` is the kernel's body; `position` and
     `sizes` are of the original grid, as from `grid_position`."""
     mapping = params["grid_mapping"]
-    grid, own = mapping.grid, [axis for axis in range(len(mapping.grid)) if axis not in mapping.vmapped_dims]
+    grid, unmapped = mapping.grid, [axis for axis in range(len(mapping.grid)) if axis not in mapping.vmapped_dims]
     order_ref = AbstractRef(core.ShapedArray(order.shape, jnp.int32), pallas_core.MemorySpace.INDEX)
 
     def at(number: Any) -> list[Any]:
@@ -255,8 +255,8 @@ def with_grid_order(
 
     def kernel(order: Any, *references: Any) -> Sequence[Any]:
         index = at(order[program_id_p.bind(axis=0)])
-        sizes = [np.int32(grid[axis]) for axis in own]
-        return fun([index[axis] for axis in own], sizes, *references)
+        sizes = [np.int32(grid[axis]) for axis in unmapped]
+        return fun([index[axis] for axis in unmapped], sizes, *references)
 
     params = trace_kernel(params, new, [order_ref, *closed_jaxpr(params["jaxpr"]).in_avals], kernel)
     aliases = tuple((operand + 1, result) for operand, result in params["input_output_aliases"])

@@ -224,9 +224,9 @@ def named_effect(call: str, where: object, effect: object) -> Effect:
     return effect if isinstance(effect, Effect) else known
 
 
-def host_effect(call: str, where: object, effect: object, own: Effect, ordered: bool) -> Effect:
+def host_effect(call: str, where: object, effect: object, default: Effect, ordered: bool) -> Effect:
     """The effect of a call at this line: the one that it names, or its `own` if that is None."""
-    chosen = own if effect is None else named_effect(call, where, effect)
+    chosen = default if effect is None else named_effect(call, where, effect)
     if chosen.kind != "host":
         raise ValueError(MSG_EFFECT_ON_DEVICE.format(call=call, where=where, effect=chosen.name))
     if ordered and not chosen.ordered:

@@ -286,11 +286,11 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
 
 
 @patches.implements("text of traced values")
-def _refusing_specifications(own: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
+def _refusing_specifications(original: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
     def __format__(tracer: Any, spec: str) -> str:
         if spec and _uses_effects(sys._getframe(1)):
             raise errors.FormatError(MSG_FORMATTED_TRACER.format(spec=spec, where=where_called()))
-        return own(tracer, spec)
+        return original(tracer, spec)
 
     return __format__
 
@@ -381,8 +381,8 @@ class Line(NativeText):
             if self.options is not None:  # a print of JAX's: `jax.debug.print` shows a shard without its index
                 return jax_text(self.fmt, self._options, record.args, record.fields)
             return after_shard(record, fill(self.fmt, record.args, record.fields))
-        own = {name: _OF_RECORD[name](record) for name in self.record_fields}
-        return fill(self.fmt, record.args, {**record.fields, **own})
+        fields = {name: _OF_RECORD[name](record) for name in self.record_fields}
+        return fill(self.fmt, record.args, {**record.fields, **fields})
 
     @functools.cached_property
     def _options(self) -> dict[str, Any]:

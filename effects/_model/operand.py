@@ -187,8 +187,8 @@ def whole_arguments(tree: Any, leaves: Sequence[Any]) -> tuple[list[Any], dict[s
     remaining = iter(leaves)
 
     def whole(child: Any) -> Any:
-        own = list(itertools.islice(remaining, child.num_leaves))
-        return own[0] if own and jax.tree_util.treedef_is_leaf(child) else None
+        own_leaves = list(itertools.islice(remaining, child.num_leaves))
+        return own_leaves[0] if own_leaves and jax.tree_util.treedef_is_leaf(child) else None
 
     args, kwargs = tree.children()
     positional = list(map(whole, args.children()))
@@ -352,8 +352,8 @@ def nodes_unknown_elsewhere(description: Any) -> set[str]:
     if not isinstance(description, dict):
         return set()
     [(kind, value)] = description.items()
-    own = {value[0]} if kind in ("other", "other namedtuple") else set()
-    return own.union(*map(nodes_unknown_elsewhere, value if kind in ("list", "tuple") else value[-1]))
+    names = {value[0]} if kind in ("other", "other namedtuple") else set()
+    return names.union(*map(nodes_unknown_elsewhere, value if kind in ("list", "tuple") else value[-1]))
 
 
 @functools.cache

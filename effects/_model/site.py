@@ -222,8 +222,8 @@ class Site:
     def find_hidden(self, name: str) -> tuple[Operand, int] | None:
         """A hidden operand, and its first byte in a payload; None if the site has none of this name."""
         masks = 0 if self.mask is None else 1
-        for at, (own, operand) in enumerate(self.hidden):
-            if own == name:
+        for at, (hidden_name, operand) in enumerate(self.hidden):
+            if hidden_name == name:
                 return operand, self.offsets[masks + at]
         return None
 

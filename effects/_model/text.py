@@ -69,10 +69,12 @@ def field_of(
     if style == Style.JSON:
         return None if spec else field
     if shape or style in (Style.STRING, Style.REPR):  # NumPy shows it
-        own = None if options is None else print_options(options)
-        if not FOLLOWS_NUMPY or (options is not None and own is None):
+        numpy_options = None if options is None else print_options(options)
+        if not FOLLOWS_NUMPY or (options is not None and numpy_options is None):
             return None
-        field = field._replace(options=own, dtype=_dtype_in_repr(dtype, 0 in shape) if style == Style.REPR else "")
+        field = field._replace(
+            options=numpy_options, dtype=_dtype_in_repr(dtype, 0 in shape) if style == Style.REPR else ""
+        )
     if not spec:
         return field
     fixed = re.fullmatch(_FIXED, spec)
@@ -176,8 +178,8 @@ class MarkedRecord(Record):
         literal = 0
         for found in re.finditer(MARK, text):
             way, number, spec = found.groups()
-            own = {"f": Style.FORMAT, "s": Style.STRING, "r": Style.REPR, "v": style}[way]
-            field = None if own is None else self._marks[int(number)].field_of(own, bytes.fromhex(spec).decode())
+            chosen = {"f": Style.FORMAT, "s": Style.STRING, "r": Style.REPR, "v": style}[way]
+            field = None if chosen is None else self._marks[int(number)].field_of(chosen, bytes.fromhex(spec).decode())
             if field is None:
                 raise Unfilled
             yield field._replace(literal=text[literal : found.start()])

@@ -116,7 +116,7 @@ def _with_attributes(value: Any, depth: int = 0) -> Any:
     def expanded(leaf: Any) -> Any:
         if isinstance(leaf, (jax.Array, _jax.Tracer, *_KEPT, type, ModuleType, Iterator)) or depth == _DEEPEST:
             return leaf
-        own = getattr(leaf, "__dict__", {})
+        in_dict = getattr(leaf, "__dict__", {})
         of_classes = {name: x for base in reversed(type(leaf).__mro__) for name, x in vars(base).items()}
         slots = {
             name: getattr(leaf, name)
@@ -124,7 +124,7 @@ def _with_attributes(value: Any, depth: int = 0) -> Any:
             if isinstance(x, MemberDescriptorType) and hasattr(leaf, name)
         }
         shared = {name: x for name, x in of_classes.items() if isinstance(x, (jax.Array, *_KEPT))}
-        attributes = {name: x for name, x in {**shared, **slots, **own}.items() if not name.startswith("_")}
+        attributes = {name: x for name, x in {**shared, **slots, **in_dict}.items() if not name.startswith("_")}
         if isinstance(leaf, FunctionType) or not attributes:
             return leaf
         inside = {name: _with_attributes(x, depth + 1) for name, x in attributes.items()}

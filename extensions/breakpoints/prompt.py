@@ -64,8 +64,8 @@ class _Prompt(cmd.Cmd):
             effects_barrier()  # the epochs of programs that it has called
             self._say(shown(value))
         except Exception as error:
-            said = error.msg if isinstance(error, SyntaxError) else str(error)  # without JAX's notes
-            self._say(f"*** {': '.join(filter(None, [type(error).__qualname__, said]))}")
+            message = error.msg if isinstance(error, SyntaxError) else str(error)  # without JAX's notes
+            self._say(f"*** {': '.join(filter(None, [type(error).__qualname__, message]))}")
 
     def _move(self, step: int, end: str) -> None:
         if not 0 <= self._at + step < len(self._frames):

@@ -15,9 +15,9 @@ MSG_CUSTOM_CALL = (
 )
 
 
-def _failure_in(said: Iterable[BaseException], function: str) -> errors.CustomCallError | None:
-    """Returns the error of the handler whose number is in JAX's errors `said`, unless it has been raised already."""
-    for number in re.findall(_NUMBER, "\n".join(map(str, said))):
+def _failure_in(jax_errors: Iterable[BaseException], function: str) -> errors.CustomCallError | None:
+    """Returns the error of the handler whose number is in JAX's errors, unless it has been raised already."""
+    for number in re.findall(_NUMBER, "\n".join(map(str, jax_errors))):
         if (taken := native.take_custom_call_failure(int(number))) is not None:
             target, where, code, said_there = taken
             known = {"target": target, "where": where, "code": _CODES.get(code, "UNKNOWN")}

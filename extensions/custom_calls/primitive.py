@@ -137,8 +137,8 @@ def by_lane(
 def _by_lane(x: Any, lanes: tuple[int, ...], differs: tuple[bool, ...]) -> Any:
     """An operand with one axis for all lanes."""
     inner = x.shape[sum(differs) :]
-    own = [size if d else 1 for size, d in zip(lanes, differs, strict=True)]
-    return jnp.broadcast_to(x.reshape(*own, *inner), (*lanes, *inner)).reshape(math.prod(lanes), *inner)
+    sizes = [size if d else 1 for size, d in zip(lanes, differs, strict=True)]
+    return jnp.broadcast_to(x.reshape(*sizes, *inner), (*lanes, *inner)).reshape(math.prod(lanes), *inner)
 
 
 _jax.ad.primitive_jvps[custom_call_p] = _custom_call_jvp

@@ -109,6 +109,6 @@ def _differences(first: _Visit, other: _Visit) -> Iterator[str]:
         if differs.any():
             at = tuple(map(int, np.argwhere(differs)[0]))
             yield f"- result {number} at {at} is {y[at]} in {order}, and {x[at]} in that of the grid"
-    for own, others, said in ((other, first, order), (first, other, "that of the grid")):
-        for where, grid, text in own.records - others.records:
-            yield f"- record {text!r} of program {grid} at {where} comes only in {said}"
+    for run, others, order_name in ((other, first, order), (first, other, "that of the grid")):
+        for where, grid, text in run.records - others.records:
+            yield f"- record {text!r} of program {grid} at {where} comes only in {order_name}"

@@ -211,13 +211,13 @@ def _lines(of: dict[str, Any], is_alone: bool) -> Iterator[str]:
     yield state.format(process=process, time=time.strftime("%H:%M:%S", time.localtime(end)))
     if of["missing"]:
         yield MISSING.format(count=errors.counted(of["missing"], "record"))
-    own = [line for program in of["programs"] for line in _lines_of_program(program, end)]
+    lines = [line for program in of["programs"] for line in _lines_of_program(program, end)]
     least = "" if of["state"] == "runs" else "at least "  # up to the newest entry
     for key, text in _SHOWN.values():
-        own += [text.format(least=least, ago=_ago(end, each["begun"]), **each) for each in of[key]]
-    if not own and (newest := of["newest"]) is not None:
-        own = [NOTHING.format(line=_shown_place(newest), ago=_ago(end, newest["time"]))]
-    yield from own
+        lines += [text.format(least=least, ago=_ago(end, each["begun"]), **each) for each in of[key]]
+    if not lines and (newest := of["newest"]) is not None:
+        lines = [NOTHING.format(line=_shown_place(newest), ago=_ago(end, newest["time"]))]
+    yield from lines
 
 
 def _lines_of_program(of: dict[str, Any], end: float) -> Iterator[str]:

@@ -82,12 +82,12 @@ class Each:
             outer, split = len(around), len(around) + after
 
             def run(*args: Any) -> list[Any]:
-                own = args[split : split + len(number)]
-                each = Each(watch, [*args[:outer], *own], lines, (*path, which))
-                outs = each.run(body, [*args[outer:split], *args[split + len(own) :]])
+                counters = args[split : split + len(number)]
+                each = Each(watch, [*args[:outer], *counters], lines, (*path, which))
+                outs = each.run(body, [*args[outer:split], *args[split + len(counters) :]])
                 if watch.results and _ends_loop(eqn, body):  # a loop might never end with repaired values
-                    outs = [outs[0] & (own[0] < args[0][0])]
-                return [*(x + step for x in own), *outs]
+                    outs = [outs[0] & (counters[0] < args[0][0])]
+                return [*(x + step for x in counters), *outs]
 
             avals, types = body.in_avals, map(_jax.typeof, number)
             avals = [*map(_jax.typeof, around), *avals[:after], *types, *avals[after:]]
@@ -122,9 +122,9 @@ class Each:
         """
         watch, name, (limits, *iterations) = self._watch, eqn.primitive.name, self._iterations
         is_ahead, is_there = np.bool_(False), np.bool_(True)
-        for own, limit in zip(place_of((*self._path, self._position), iterations), limits[3:], strict=False):
-            is_ahead |= is_there & (own < limit)
-            is_there &= own == limit
+        for reached, limit in zip(place_of((*self._path, self._position), iterations), limits[3:], strict=False):
+            is_ahead |= is_there & (reached < limit)
+            is_there &= reached == limit
         clean = _jax.bind(eqn, [_where(watch.is_bad(x, name), 1, x) for x in operands])
         repaired, shown, before = list[Any](), list[Any](), 0
         for out, new in zip(outs, clean, strict=True):

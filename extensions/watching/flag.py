@@ -104,10 +104,10 @@ def _shown_operands(eqn: Any, watch: Watch, seen: set[Any]) -> Iterable[int]:
     if (ahead := _ahead(eqn)) is None:
         return []
     kept = tuple(var in seen for var in eqn.outvars)
-    own = [body for body in bodies if not _is_condition(eqn, body)]
-    shown = frozenset.intersection(*(_shown_inputs(body, watch, *_carried(eqn, body), kept) for body in own))
+    looping = [body for body in bodies if not _is_condition(eqn, body)]
+    shown = frozenset.intersection(*(_shown_inputs(body, watch, *_carried(eqn, body), kept) for body in looping))
     if eqn.primitive is _jax.while_p or eqn.params.get("length") == 0:  # then the loop may have no iteration
-        first, carried = _carried(eqn, own[0])
+        first, carried = _carried(eqn, looping[0])
         shown = [at for at in shown if first <= at < first + carried and kept[at - first]]
     return [ahead + at for at in shown]
 
@@ -199,9 +199,9 @@ def _flagged(jaxpr: Any, watch: Watch, first: int, carried: int, after: int) -> 
         flag, outs = _run(jaxpr, [*args[:after], *args[after + 1 :]], watch, first, carried)
         return [_with(args[after], flag), *outs]
 
-    own = jaxpr.in_avals
+    avals = jaxpr.in_avals
     flag = _jax.per_device(_jax.boolean())
-    return _jax.trace_to_jaxpr(run, [*own[:after], flag, *own[after:]], like=jaxpr)
+    return _jax.trace_to_jaxpr(run, [*avals[:after], flag, *avals[after:]], like=jaxpr)
 
 
 def _bind_region(eqn: Any, operands: Sequence[Any], watch: Watch) -> tuple[Any, Sequence[Any]]:

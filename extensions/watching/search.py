@@ -100,7 +100,7 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
         numbers = [most, first, last, *place, *[_ALL] * (depth + 1 - len(place))]
         searches[search.search] = []
         bad = [np.asarray(x) for x in again(np.array(numbers, np.int32), *args)]
-        runtime.waiting.wait([*runtime.streams.own()], None, None)  # without raising errors of other calls
+        runtime.waiting.wait([*runtime.streams.of_this_thread()], None, None)  # without raising errors of other calls
         # An equation sorts after the equations of its own jaxprs.
         return bad, sorted(searches.pop(search.search), key=lambda each: ([*each[0], math.inf], each[1]))
 

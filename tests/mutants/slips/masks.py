@@ -39,8 +39,8 @@ SLIPS = (
     Slip(
         "masks.lanes_of_the_condition",
         BATCHING,
-        "asks(every, consts, carry),\n",
-        "asks(~every, consts, carry),\n",
+        "evaluate_condition(every, consts, carry),\n",
+        "evaluate_condition(~every, consts, carry),\n",
         "No lane is asked for the first time whether it goes on.",
         (
             _program("`checkify` of `vmap` of `while_loop`"),

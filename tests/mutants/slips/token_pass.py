@@ -51,8 +51,8 @@ SLIPS = (
     Slip(
         "token_pass.condition_after_body",
         "lowering/holders.py",
-        "return [asks(consts, carry), *carry]",
-        "return [asks(consts, flat[count + 1 :]), *carry]",
+        "return [evaluate_condition(consts, carry), *carry]",
+        "return [evaluate_condition(consts, flat[count + 1 :]), *carry]",
         "A loop's condition is asked of what was carried before the iteration.",
         (f"{TOKENS}::test_effects_come_in_program_order",),
     ),
