@@ -58,9 +58,9 @@ def run(words: Sequence[str]) -> int:
         "--collectives", action="store_true", help="have each device note, in the run, what it comes to and has done"
     )
     at = 0
-    while at < len(words) and words[at][:1] == "-" and words[at][:2] not in ("-", "-m", "-c"):
+    while at < len(words) and words[at][:1] == "-" and words[at] != "--" and words[at][:2] not in ("-", "-m", "-c"):
         at += 2 if words[at] in ("--record", "--sites") else 1
-    options, program = parser.parse_args(words[:at]), words[at:]
+    options, program = parser.parse_args(words[:at]), words[at + (words[at : at + 1] == ["--"]) :]
     if not program or program in (["-m"], ["-c"]):
         parser.error(MSG_NO_PROGRAM)
     if options.collectives and not (options.record or os.environ.get("EFFECTS_RUN")):
@@ -71,6 +71,7 @@ def run(words: Sequence[str]) -> int:
     if options.sites is not None:
         os.environ["EFFECTS_SITES"] = options.sites
     if "jax" in sys.modules:  # as in `python -m effects run`
+        _follow_environment(options.record, options.sites)
         _install(options.watch, options.collectives)
     else:
         sys.meta_path.insert(0, _AfterJax(lambda: _install(options.watch, options.collectives)))
@@ -86,6 +87,18 @@ def _import_ours() -> None:
 
         others = {*packages_distributions().get("effects", ())} - {"token-effects"} or {"effects"}
         sys.exit(MSG_ANOTHER_PACKAGE.format(path=effects.__file__, others=" ".join(sorted(others))))
+
+
+def _follow_environment(record: str | None, rules: str | None) -> None:
+    """Does what the import of this library would have done, had the variables been set before."""
+    if record is not None:
+        from effects.extensions.runs.recording import record_process
+
+        record_process(os.environ["EFFECTS_RUN"])
+    if rules is not None:
+        from effects.extensions.sites.rules import follow_rules
+
+        follow_rules(rules)
 
 
 def _install(watch: bool, collectives: bool) -> None:

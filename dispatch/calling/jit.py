@@ -6,6 +6,7 @@ import copy
 import functools
 import inspect
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, NamedTuple, Never, ParamSpec, TypeVar, Unpack, overload
@@ -63,7 +64,14 @@ def jit(*fun: Any, **options: Any) -> Any:
         return functools.partial(jit, **options)
     if (taken := with_program_of_ours(fun[0], options, jit)) is not None:
         return taken
-    return JitFunction(fun[0], options)
+    if options.get("device") is None and options.get("backend") is None:
+        return JitFunction(fun[0], options)
+    with warnings.catch_warnings(record=True) as shown:  # JAX warns of these options, in each of our calls
+        warnings.simplefilter("always")
+        made = JitFunction(fun[0], options)
+    for warning in shown[:1]:
+        warnings.warn(warning.message, stacklevel=2)
+    return made
 
 
 jit.__signature__ = inspect.signature(_jax.jit)  # type: ignore[attr-defined]

@@ -65,7 +65,7 @@ class _Writing:
         self._described: set[int] = set()
         self.holder: Callable[[], object] = lambda: None  # while it returns an object, no other may start
 
-    def start(self, max_bytes: int, inode: int | None = None) -> bool:
+    def start(self, max_bytes: int, inode: int | None = None, at_first_effect: bool = False) -> bool:
         """Returns False if another process records into the file. No signal handler may run in here, nor in `end`."""
         with _lock:
             if _running and _running[0].holder() is not None:
@@ -83,6 +83,11 @@ class _Writing:
             calls = [(each, *call) for each in streams for call in each.calls.copy().items()]
             # Programs that were called before: thread, number, name, and True if the call has returned.
             unended = [(each.thread, number, of[0].name, number not in each.unreturned()) for each, number, of in calls]
+            if at_first_effect:  # of a call that has not returned, which the recording has as a whole
+                for thread, number, name, has_returned in unended:
+                    if not has_returned:
+                        native.note(Kind.DISPATCHED, (stream_of(thread), number, 0, 0), text=name)
+                unended = [call for call in unended if call[-1]]
             self._calls = {"calls": [(each.thread, each.oldest_unreturned()) for each in streams], "unended": unended}
             note_functions(True)
             known_sites.listen(self.describe)
@@ -263,7 +268,7 @@ class _ProcessRecording:
                 try:
                     if not os.path.exists(os.path.dirname(path)):
                         os.makedirs(os.path.dirname(path), exist_ok=True)
-                    if writing.start(_USUAL, inode):
+                    if writing.start(_USUAL, inode, at_first_effect=True):
                         self._writing, error = writing, None
                         break
                     error = writing.unwritable(_ANOTHER)

@@ -8,6 +8,7 @@ import inspect
 import re
 import types
 import typing
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -177,6 +178,19 @@ def _generator(x):
 def test_jit_looks_like_jaxs(look):
     """`fx.jit` has all options in its signature, and wrong calls of it raise the errors of `jax.jit`."""
     assert outcome(JITS[look], fx.jit) == outcome(JITS[look], jax.jit)
+
+
+@pytest.mark.parametrize("option", [{"backend": "cpu"}, {"device": jax.devices("cpu")[0]}])
+def test_jit_warns_as_jaxs_does(option):
+    """Once, of the line that calls it."""
+
+    def warnings_of(jit):
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("always")
+            assert jit(lambda x: x + 1, **option)(1) == 2
+        return [(str(each.message), each.category, each.filename, each.lineno) for each in shown]
+
+    assert warnings_of(fx.jit) == warnings_of(jax.jit) != []
 
 
 def test_stages_are_those_of_jax():

@@ -10,6 +10,7 @@ import zipfile
 
 import pytest
 
+import effects as fx
 from tests.helpers import ROOT
 
 COMMAND = "import sys\nfrom effects_command import main\nsys.exit(main())\n"
@@ -104,6 +105,7 @@ CALLS = {
     "wrong text": ["-c", "x = = 1"],
     "exiting text": ["-c", "raise SystemExit('text')"],
     "input": ["-", "a"],
+    "end of options": ["--", "shows.py", "a"],
 }
 """The words after `python` or `effects run`, by name."""
 
@@ -213,6 +215,18 @@ def test_options(folder):
     output, _ = run(folder, JIT, "--record", "runs/", "--sites", "program.py every=2")
     assert [line for line in output.splitlines() if line.startswith("turn")] == ["turn 0", "turn 2"]
     assert len([*(folder / "runs").glob("*.fx")]) == 1
+    run(folder, JIT, "--record", "alone.fx", "--sites", "program.py every=2")
+    command = [
+        "-m",
+        "effects",
+        "run",
+        "--record",
+        "module.fx",
+        "--sites",
+        "program.py every=2",
+    ]  # imports JAX first
+    assert outcome(folder, command, ["program.py"])[:2] == (0, "turn 0\nturn 2\neffects float32\n")
+    assert len(fx.runs.read(folder / "module.fx")) == len(fx.runs.read(folder / "alone.fx")) == 2
     watched = """
 import jax, jax.numpy as jnp
 inner = jax.jit(lambda x: jnp.log(x))

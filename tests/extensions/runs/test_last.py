@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import effects as fx
+from tests.helpers import run_python
 from tests.internals import _cli
 from tests.processes import run_processes
 
@@ -229,3 +230,30 @@ def test_collective_without_an_effect_behind_it_is_named(tmp_path, capsys):
     assert "Process 1 has not called it; its newest call is dispatch 2, `forward`." in own
     [program] = [each for each in found[0]["programs"] if each["name"] == "sum_of_all"]
     assert program["not_called_by"] == [{"process": 1, "dispatch": 2, "name": "forward"}]
+
+
+@pytest.mark.parametrize("late", ["print", "first"])
+def test_recording_of_a_process_has_its_first_program_as_a_whole(tmp_path, capsys, late):
+    """A file begins with the first effect of the process, which is an effect of a call that has begun."""
+    code = f"""
+import os
+import effects as fx
+
+@fx.jit
+def first(x):
+    fx.print("x = {{}}", x)
+    fx.callback(lambda: os._exit(0) if {late == "first"} else None, None)
+
+@fx.jit
+def second(x):
+    fx.callback(lambda: os._exit(0), None)
+
+first(1)
+second(2)
+fx.effects_barrier()
+"""
+    run_python(code, env={"EFFECTS_RUN": str(tmp_path / "run.fx")})
+    text, [process] = last_of(capsys, tmp_path / "run.fx")
+    assert "came before the recording" not in text
+    assert all(program["called"] is not None for program in process["programs"])
+    assert "first" in [program["name"] for program in process["programs"]] or late == "print"
