@@ -143,7 +143,7 @@ class HostRuns(Beside):
                 if (run := self._runs.pop(key, None)) is not None:
                     return run
                 begun = self._begun.get(key[:3], ())
-            if (started := native.started_operations(*key[:2])) is None:
+            if (started := native.started_operations(*key[:3])) is None:
                 raise RuntimeError(MSG_DEVICE_FAILED)
             if not 0 < key.number <= started or key.number in begun:
                 raise RuntimeError(MSG_UNKNOWN_RUN)

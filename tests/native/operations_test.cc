@@ -73,13 +73,19 @@ TEST(test_lanes_are_given_back_by_themselves) {
   CHECK(!none.error.empty());
 }
 
-// Devices count by themselves, and the same.
+// Each device counts for itself, and replicated operations apart: in those all devices have the same numbers.
 TEST(test_devices_have_the_same_numbers) {
   Operations operations;
-  CHECK(operations.start(kProgram, 0) == 1);
-  CHECK(operations.start(kProgram, 0) == 2);
-  CHECK(operations.start(kProgram, 1) == 1);
-  CHECK(operations.start({1, 8}, 0) == 1);
+  CHECK(operations.start(kProgram, 0, false) == 1);
+  CHECK(operations.start(kProgram, 0, false) == 2);
+  CHECK(operations.start(kProgram, 1, false) == 1);
+  CHECK(operations.start({1, 8}, 0, false) == 1);
+  CHECK(operations.start(kProgram, 0, true) == 1);
+  CHECK(operations.start(kProgram, 0, true) == 2);
+  CHECK(operations.start(kProgram, 1, true) == 1);
+  CHECK(operations.started(kProgram, 0) == 2u);
+  CHECK(operations.started(kProgram, 1) == 1u);
+  CHECK(operations.started(kProgram, kAllDevices) == 2u);
 }
 
 // A part waits for the device that wants it, and a device for its part. The second time is another exchange.

@@ -13,7 +13,7 @@ size_t LanesOf(size_t bytes_of_tickets, bool by_lane) {
 
 uint32_t BeginHostRun(const LoadedSite &site, int32_t device, const DeviceToken &token, const Span *operands,
                       size_t count) {
-  const uint32_t number = operations().start(ProgramOf(token.token), device);
+  const uint32_t number = operations().start(ProgramOf(token.token), device, site.has(kRecordIsReplicated));
   if (!token.is_primary()) return number;
   site.decide(device, token.token); // never left out, but counted
   std::vector<Span> spans(operands, operands + count);

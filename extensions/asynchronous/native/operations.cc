@@ -52,19 +52,21 @@ uint32_t Operations::add(const Program &program, int32_t device, Operation opera
   return number;
 }
 
-uint32_t Operations::start(const Program &program, int32_t device) {
+uint32_t Operations::start(const Program &program, int32_t device, bool replicated) {
   std::lock_guard lock(mutex_);
-  const uint32_t number = ++programs_[program].started[device];
+  OfProgram &of = programs_[program];
+  const uint32_t number = ++(replicated ? of.replicated : of.started)[device];
   any_.store(programs_.size(), std::memory_order_relaxed);
   return number;
 }
 
-std::optional<uint32_t> Operations::started(const Program &program) {
+std::optional<uint32_t> Operations::started(const Program &program, int32_t device) {
   std::lock_guard lock(mutex_);
   const auto found = programs_.find(program);
   if (found == programs_.end() || !found->second.failed.empty()) return std::nullopt;
+  if (device != kAllDevices) return found->second.started[device];
   uint32_t most = 0;
-  for (const auto &[device, count] : found->second.started) most = std::max(most, count);
+  for (const auto &[each, count] : found->second.replicated) most = std::max(most, count);
   return most;
 }
 

@@ -1,8 +1,8 @@
 // Asynchronous operations in flight, and the values that they keep between start and done.
 //
 // An operation is identified by its program, its device and a number, which counts the device's operations of the
-// program from 1. Devices that take the same branches count equally. Values in flight are kept here and in no buffer of
-// XLA's, so XLA has nothing to free, to copy or to alias.
+// program from 1. Replicated operations, of which all devices make one, are counted apart: devices may differ in the
+// others. Values in flight are kept here and in no buffer of XLA's, so XLA has nothing to free, to copy or to alias.
 //
 // Any thread may call everything here. Waiters are notified without a lock and in a thread of their own, since they run
 // the rest of their program.
@@ -50,13 +50,13 @@ public:
   using Done = std::function<void(const std::string &error)>;
 
   // Begins an operation of this program on this device that keeps no values. Returns its number.
-  uint32_t start(const Program &program, int32_t device);
+  uint32_t start(const Program &program, int32_t device, bool replicated);
 
-  // As start(), and keeps values until they are taken, per lane if there are `lanes`. `optional`: it may never be done.
+  // As start(), not replicated, and keeps values until they are taken, per lane if there are `lanes`. `optional`: it may never be done.
   uint32_t keep(const Program &program, int32_t device, const Span *values, size_t count, uint32_t lanes,
                 bool optional = false);
 
-  // As start(), and sends its parts to the other devices. Each must come here the same number of times.
+  // As keep(), but sends its parts to the other devices. Each must come here the same number of times.
   uint32_t post(const Program &program, int32_t device, const Exchange &exchange, bool optional = false);
 
   // Ends an operation, or one lane of it: copies its results to `outs`. Calls `done`, perhaps later and in another
@@ -64,8 +64,9 @@ public:
   void take(const Program &program, int32_t device, uint32_t number, uint32_t lane, std::vector<Out> outs, Done done,
             std::string_view where = "a line that is not known");
 
-  // The most operations that a device has begun of the program; nothing if it has failed or ended.
-  std::optional<uint32_t> started(const Program &program);
+  // The operations that the device has begun of the program, or with `kAllDevices` the most replicated ones of any
+  // device; nothing if the program has failed or ended.
+  std::optional<uint32_t> started(const Program &program, int32_t device);
 
   // Fails the program: its waiters get an error, present and later ones.
   void fail(const Program &program, const std::string &why);
@@ -94,7 +95,7 @@ private:
     std::vector<uint32_t> senders;
   };
   struct OfProgram {
-    std::map<int32_t, uint32_t> started;                       // by device: the number
+    std::map<int32_t, uint32_t> started, replicated;           // by device: the number
     std::map<std::pair<int32_t, int64_t>, uint32_t> exchanged; // by device and call: the count
     std::map<std::pair<int32_t, uint32_t>, Operation> open;    // by device and number
     std::map<InboxKey, Inbox> inboxes;

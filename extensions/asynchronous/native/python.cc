@@ -22,8 +22,8 @@ static const Extension asynchronous([](nb::module_ &m) {
     nb::gil_scoped_release release;
     operations().fail({thread, epoch}, why);
   });
-  m.def("started_operations", [](uint32_t thread, uint32_t epoch) -> nb::object {
-    const std::optional<uint32_t> started = operations().started({thread, epoch});
+  m.def("started_operations", [](uint32_t thread, uint32_t epoch, int32_t device) -> nb::object {
+    const std::optional<uint32_t> started = operations().started({thread, epoch}, device);
     return started ? nb::cast(*started) : nb::none();
   });
   // Forgets an ended program. Returns the number of operations that were not done; None if it has failed.
