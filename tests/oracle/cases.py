@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,17 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.oracle.generator import Generator
-from tests.oracle.language import FEATURES, MODULUS, REGISTERS, Case, Program, Run, statements
+from tests.oracle.language import (
+    AWAITED,
+    FEATURES,
+    MODULUS,
+    REGISTERS,
+    Case,
+    Program,
+    Run,
+    kinds_of_labels,
+    statements,
+)
 from tests.oracle.place import Draw, HypothesisDraw, RandomDraw
 from tests.oracle.rings import KEEPS_ALL, RINGS
 from tests.oracle.statements.asynchronous import InFlight
@@ -30,12 +41,20 @@ def _case(draw: Draw, size: int, features: frozenset[str], generator: type[Gener
 
     def run(program: Program, fresh: bool) -> Run:
         state = tuple(draw.integer(0, MODULUS - 1) for _ in REGISTERS) if fresh else None
-        # A function cannot travel with a program.
-        calls = any(isinstance(s, Callback | InFlight) for s in statements(program))
+        # Neither a function can travel with a program nor JAX's interpreter of kernels for TPUs.
+        calls = any(isinstance(s, Callback | InFlight) or getattr(s, "cores", 0) for s in statements(program))
+        barrier = ""
+        if "barriers" in features and not rings and draw.integer(0, 3) == 3:
+            kinds = {*kinds_of_labels(program).values()}
+            barrier = draw.choice([name for name in AWAITED if kinds & {*AWAITED[name]}] or ["print"])
         exported = "export" in features and not calls and draw.integer(0, 2) == 2
         if not on_devices or draw.integer(0, 1) == 0:
-            return Run(program, state, exported=exported)
-        return Run(program, state, draw.integer(0, 3), draw.integer(0, 2) == 2, exported)
+            run = Run(program, state, exported=exported)
+        else:
+            run = Run(program, state, draw.integer(0, 3), draw.integer(0, 2) == 2, exported)
+        # A barrier in a callback would wait for what is held.
+        held = bool(barrier) and failure == "none" and barrier != "apart_print" and not _has_barriers(program)
+        return dataclasses.replace(run, barrier=barrier, held=held)
 
     programs: list[Program] = []
     on_devices = "devices" in features and draw.integer(0, 3) == 3
@@ -56,6 +75,10 @@ def _case(draw: Draw, size: int, features: frozenset[str], generator: type[Gener
         after_error,
         rings,
     )
+
+
+def _has_barriers(program: Program) -> bool:
+    return any("barrier" in s.actions for s in statements(program) if isinstance(s, Callback))
 
 
 def _races(program: Program) -> bool:

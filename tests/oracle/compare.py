@@ -10,11 +10,22 @@ import contextlib
 import dataclasses
 import difflib
 import traceback
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tests.oracle.failures import may_count_more, settle_domains, stopped_labels, unknown_labels
-from tests.oracle.language import DOMAINS, EFFECTS, Case, Program, Run, T, kinds_of_labels, label_of, statements
+from tests.oracle.language import (
+    AWAITED,
+    EFFECTS,
+    Case,
+    Program,
+    Run,
+    T,
+    domains_of_labels,
+    kinds_of_labels,
+    label_of,
+    statements,
+)
 from tests.oracle.observe import NotInJax, Outcome, expect, observe
 from tests.oracle.rings import compare_dropped, drops
 from tests.oracle.runners import library
@@ -71,14 +82,14 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
     """What is wrong with `seen`, as texts; nothing if it keeps the promise."""
     kinds = kinds_of_labels(case.runs)
     unordered_labels = {label for label, kind in kinds.items() if not EFFECTS[kind]} | {"u"}
-    apart = {label for label, kind in kinds.items() if kind in DOMAINS}
+    apart = domains_of_labels(case.runs)
     checks = {label for label, kind in kinds.items() if kind == "check"}
     unknown = unknown_labels(case, expected)
 
     def split(lines: Iterable[str]) -> tuple[list[str], collections.Counter[str]]:
         ordered: list[str] = []
         lines = (line for line in lines if label_of(line) not in checks)  # which the output does not show
-        lines = sorted(lines, key=lambda line: label_of(line) in apart)  # domains know nothing of each other
+        lines = sorted(lines, key=lambda line: apart.get(label_of(line), ""))  # domains know nothing of each other
         unordered: collections.Counter[str] = collections.Counter()
         for line in lines:
             if label_of(line) in unknown:
@@ -95,9 +106,9 @@ def compare(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
             expected,
             seen,
             lambda line: label_of(line) in unordered_labels,
-            lambda line: label_of(line) in apart,
+            lambda line: apart.get(label_of(line), ""),
         )
-    complaints = _compare_counts(expected, seen)
+    complaints = _compare_counts(expected, seen) + _compare_barriers(case, expected, seen)
     expected, may_lack = settle_domains(case, expected, seen), stopped_labels(case, expected)
     lacking = 0
     for number, (want, got) in enumerate(zip(expected.states, seen.states, strict=True)):
@@ -151,12 +162,26 @@ def _compare_counts(expected: Outcome, seen: Outcome) -> list[str]:
     return complaints
 
 
+def _compare_barriers(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
+    """What was not out when a barrier for effects of some names returned."""
+    if expected.ends is None or expected.errors or any(isinstance(state, str) for state in expected.states):
+        return []
+    kinds, complaints = kinds_of_labels(case.runs), []
+    for number, lines in seen.at_barriers:
+        name = case.runs[number].barrier
+        wanted = expected.lines[: expected.ends[number]]
+        wanted = [line for line in wanted if kinds.get(line.split(" ", 1)[0]) in AWAITED[name]]
+        if missing := collections.Counter(wanted) - collections.Counter(lines):
+            complaints.append(f"the barrier for {name} behind dispatch {number} returned ahead of {sorted(missing)}")
+    return complaints
+
+
 def _ended(state: tuple[int, ...] | str) -> str:
     return f"raised what {state} raised" if isinstance(state, str) else f"returned {state}"
 
 
 def _by_record(
-    case: Case, seen: Outcome, is_unordered: Callable[[str], bool], apart: Collection[str], checks: Collection[str]
+    case: Case, seen: Outcome, is_unordered: Callable[[str], bool], apart: Mapping[str, str], checks: Collection[str]
 ) -> tuple[Outcome, list[str]]:
     """What was seen, with its lines in the order of their records, and those of checks; and what is wrong with these.
 
@@ -174,7 +199,7 @@ def _by_record(
         lines.setdefault(texts[-1], []).append(line)
 
     def split(texts: Iterable[str]) -> list[str]:
-        return sorted(texts, key=lambda x: (is_unordered(x), x if is_unordered(x) else "", label_of(x) in apart))
+        return sorted(texts, key=lambda x: (is_unordered(x), x if is_unordered(x) else apart.get(label_of(x), "")))
 
     of_lines = [text for text in seen.records if label_of(text) not in checks]
     if (shown := split(texts)) != (captured := split(of_lines)):
@@ -203,4 +228,5 @@ def sources_of(runs: Iterable[Run]) -> tuple[dict[Program, int], list[str]]:
 def where(run: Run) -> str:
     how = "by default " if run.by_default else ""
     exported = (" exported" if run.exported else "") + f", after {run.change!r}" * bool(run.change)
+    exported += f", then a barrier for {run.barrier}{', held' * run.held}" * bool(run.barrier)
     return exported if run.device is None else f"{exported} {how}on device {run.device}"

@@ -58,6 +58,8 @@ class Generator(Leaves):
             self.leaves += [*[self.queued] * 2, self.queued_unordered]
         if words == "all" and "callback" in features:
             self.leaves += [*[self.sync] * 5, *[self.sync_unordered] * (4 if failure == "loose" else 1)]
+        if words != "queued" and "domains" in features and failure == "none":
+            self.leaves += [self.far] * 3
         if "jax" in features:
             self.leaves += [*[self.jax_print] * 2, self.jax_print_ordered]
             if words != "prints" and "callback" in features:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import contextvars
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Runner:
     check: Callable[..., None]  # check(predicate, format, *operands)
     callback: Callable[..., Any]  # callback(fn, results, *args, ordered=, [pass_record=], **kwargs)
     jax_callback: Callable[..., Any]  # jax_callback(kind, fn, results, *args, **kwargs): one of JAX's own
-    barrier: Callable[[], object]
+    barrier: Callable[..., object]  # for the effects of a name, if one is given
     actions: Mapping[str, Callable[[str, str, int], None]]  # what callbacks do, under the names of `ACTIONS`
     error: type[Exception]  # what a failing callback becomes; its cause is what the callback raised
     features: frozenset[str] = FEATURES
@@ -64,6 +65,8 @@ class Host:
         self.memory = 0  # of all ordered calls so far, in their order
         self.calls: collections.Counter[str] = collections.Counter()
         self.raised: list[Failure] = []
+        self.gate = threading.Event()  # functions of the kind "queued_apart" return once it is open
+        self.gate.set()
 
     def call(
         self, callback: Callback, values: Sequence[int], lane: tuple[int, ...], grid: tuple[int, ...] | None = None
@@ -74,6 +77,8 @@ class Host:
         who = "o" if EFFECTS[callback.kind] else "u"
         for action in callback.actions:
             self.actions[action](callback.label, who, value)
+        if callback.kind == "queued_apart":
+            self.gate.wait()
         self.calls[callback.label] += 1
         if self.calls[callback.label] == callback.fails_at:
             self.raised.append(Failure(callback.label))

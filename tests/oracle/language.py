@@ -23,6 +23,10 @@ REGISTERS = ("a", "b", "c")
 STATE = "a, b, c, x"  # in rendered source: the registers, and `x`, the one value that can be differentiated
 RESULT_TYPES = ("int32", "uint8", "bool", "float16", "bfloat16", "float32")  # of what callbacks return
 
+FAR: Mapping[str, int] = {"far_a": 3, "far_b": 17, "far_c": 150, "far_d": 299}
+"""Kinds of prints, each in a domain of its own: that of the effect of this number, of `MANY`."""
+MANY = 300  # effects with domains of their own that are there in each process
+
 # Effect kind -> whether its lines keep their place. In rendered source the kind is the name of a function. The first
 # six are prints, one with a filter, three by the handler of a custom call; a queued callback is called in its turn,
 # and the program waits for what a sync one returns. The last are JAX's own: prints, `jax.debug.callback`, and
@@ -35,6 +39,7 @@ EFFECTS: Mapping[str, bool] = {
     "native_unordered": False,
     "apart": True,
     "apart_print": True,
+    **dict.fromkeys(FAR, True),
     "log": True,
     "log_unordered": False,
     "check": True,
@@ -57,11 +62,14 @@ EFFECTS: Mapping[str, bool] = {
 
 PRINTS = (
     *("ordered", "unordered", "filtered", "native", "native_unordered", "apart", "apart_print"),
-    *("jax_print", "jax_print_ordered"),
+    *("jax_print", "jax_print_ordered", *FAR),
 )
 
 PROGRAM_DOMAIN = "program"
-DOMAINS: Mapping[str, str] = dict.fromkeys(("apart", "apart_print", "queued_apart"), "oracle.apart")
+DOMAINS: Mapping[str, str] = {
+    **dict.fromkeys(("apart", "apart_print", "queued_apart"), "oracle.apart"),
+    **{kind: f"oracle.far.{number}" for kind, number in FAR.items()},
+}
 """Kind -> the order domain of its effects, where it is not that of all others. Domains know nothing of each other."""
 
 
@@ -73,6 +81,15 @@ def is_native(kind: str) -> bool:
 def is_of_jax(kind: str) -> bool:
     return kind.startswith("jax_")
 
+
+# What a barrier may wait for alone -> the kinds of effects of this name.
+AWAITED: Mapping[str, tuple[str, ...]] = {
+    "print": ("ordered", "unordered"),
+    "log": ("log", "log_unordered"),
+    "callback": ("queued", "queued_unordered"),
+    "apart_print": ("apart_print",),
+    **{DOMAINS[kind]: (kind,) for kind in FAR},
+}
 
 # What a callback may do besides writing its line -> the lines that come of it. In these, `label` is the callback's,
 # `who` tells those of ordered callbacks from those of unordered ones, and `value` is a number.
@@ -102,6 +119,7 @@ FEATURES = frozenset(
     {
         *("log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process"),
         *("capture", "native", "jax", "export", "rings", "check", "async", "filters", "switches"),
+        *("domains", "barriers"),
     }
 )
 
@@ -158,6 +176,8 @@ class Run:
     by_default: bool = False  # by `jax.default_device`, instead of the arguments
     exported: bool = False  # as a program that has been exported, and read again
     change: str = ""  # what is changed of filters ahead of it, once all before it is out: one of CHANGES
+    barrier: str = ""  # what is waited for alone, behind it: one of AWAITED
+    held: bool = False  # whether its functions of the kind "queued_apart" return only after that
 
 
 @dataclass(frozen=True)
@@ -179,6 +199,8 @@ class Case:
         found += ["several_devices"] * (len(devices) > 1)
         found += ["rewritten"] * bool(self.rewritten)
         found += ["changes"] * any(run.change for run in self.runs)
+        found += [f"barrier_{name}" for name in sorted({run.barrier for run in self.runs} - {""})]
+        found += ["held"] * any(run.held for run in self.runs)
         found += ["exported"] * any(run.exported for run in self.runs) + [f"rings_{self.rings}"] * bool(self.rings)
         return (*found, *sorted({"default_device" if by_default else "device_put" for _, by_default in devices}))
 
@@ -193,6 +215,11 @@ def statements(tree: object) -> Iterator[Statement]:
             yield tree  # type: ignore[misc]
         for part in dataclasses.fields(tree):
             yield from statements(getattr(tree, part.name))
+
+
+def domains_of_labels(tree: object) -> dict[str, str]:
+    """The domain of each label whose effects are not in that of all others."""
+    return {label: DOMAINS[kind] for label, kind in kinds_of_labels(tree).items() if kind in DOMAINS}
 
 
 def kinds_of_labels(tree: object) -> dict[str, str]:

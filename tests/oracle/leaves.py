@@ -9,6 +9,7 @@ from tests.oracle.language import (
     ACTIONS,
     DOMAINS,
     EFFECTS,
+    FAR,
     REGISTERS,
     RESULT_TYPES,
     SWITCHES,
@@ -113,6 +114,9 @@ class Leaves:
 
     def apart_print(self, place: Place) -> Statement:
         return self.effect(place, "apart_print")
+
+    def far(self, place: Place) -> Statement:
+        return self.effect(place, self.draw.choice(tuple(FAR)))
 
     def jax_print(self, place: Place) -> Statement:
         return self.effect(place, "jax_print")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,6 +42,7 @@ class Outcome:
     dropped: int = 0  # records
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # of prints with filters: come, and shown
     rewritten: int = 0  # expected: how many programs had kernels that wrote logs
+    at_barriers: list[tuple[int, list[str]]] = field(default_factory=list)  # by dispatch: the lines that were out
     places: list[Place | None] | None = None  # of an expected outcome: where the record of each line should stand
 
 
@@ -142,16 +144,17 @@ def _observe(case: Case, runner: Runner) -> Outcome:
             with _in_force(case, outcome, runner):
                 jitted = {run.program: runner.jit(to_jax(run.program, runner, host)) for run in case.runs}
 
-                def barrier() -> None:
+                def barrier(**options: Any) -> None:
                     try:
-                        runner.barrier()
+                        runner.barrier(**options)
                     except runner.error as error:
                         outcome.errors += [label_of_error(failure, host) for failure in failures_of(error)]
                         outcome.left_out += sum(map(_left_out, failures_of(error)))
 
                 try:
-                    results = _dispatch(case, jitted, runner, host, barrier, outcome)
+                    results = _dispatch(case, jitted, runner, host, barrier, outcome, written)
                 finally:
+                    host.gate.set()
                     written.release()
                 barrier()
                 outcome.counts = runner.counts()
@@ -180,7 +183,13 @@ def _left_out(error: Any) -> int:
 
 
 def _dispatch(
-    case: Case, jitted: dict[Any, Any], runner: Runner, host: Host, barrier: Callable[[], None], outcome: Outcome
+    case: Case,
+    jitted: dict[Any, Any],
+    runner: Runner,
+    host: Host,
+    barrier: Callable[..., None],
+    outcome: Outcome,
+    written: io.StringIO,
 ) -> list[State | str]:
     """The results. Counts how many effects their errors say were not carried out."""
     results: list[State | str] = []
@@ -188,6 +197,9 @@ def _dispatch(
     for number, run in enumerate(case.runs):
         state = state if run.state is None else tuple(map(np.int32, run.state))
         args: State = (np.int32(number), *state)
+        if run.held:
+            barrier()  # a program that waits for a callback may wait for those of programs before it
+            host.gate.clear()
         DISPATCH.set(number if case.context else 0)
         if run.change:
             barrier()
@@ -212,6 +224,10 @@ def _dispatch(
         except runner.error as error:
             results.append(label_of_error(error, host))
             outcome.left_out += _left_out(error)
+        if run.barrier:
+            barrier(effects=run.barrier)
+            outcome.at_barriers.append((number, without_signed_zeros(written.getvalue().splitlines())))
+            host.gate.set()
     return results
 
 

@@ -139,7 +139,7 @@ class Reading:
         self._kinds, self.stopped = kinds_of_labels(program), ""
         self._mapped = mapped_axes(program)
         self.filters.known.update(label for label, kind in self._kinds.items() if kind == "filtered")
-        has_logs = any(getattr(s, "order", None) is not None for s in statements(program))
+        has_logs = any(getattr(s, "visits", False) for s in statements(program))
         self.notes.begin(program, number, has_logs or program in self._rewritten)
         self._has_logs = program in self._rewritten
 

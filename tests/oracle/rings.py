@@ -25,7 +25,7 @@ RINGS = ("wait", "drop")
 """What is done about a full ring, as the setting `when_full` has it."""
 
 KEEPS_ALL = frozenset(
-    {"callback", "record", "nested", "failures", "check", "async", "grid_order", "filters", "switches"}
+    {"callback", "record", "nested", "failures", "check", "async", "grid_order", "cores", "filters", "switches"}
 )
 """What a case is without whose records may be dropped: what a function that is not called would have done, and what
 leaves no line, and a kernel's log, which is one record."""
@@ -91,16 +91,16 @@ def in_new_thread(run: Callable[[], T]) -> T:
 
 
 def compare_dropped(
-    case: Case, expected: Outcome, seen: Outcome, is_unordered: Callable[[str], bool], is_apart: Callable[[str], bool]
+    case: Case, expected: Outcome, seen: Outcome, is_unordered: Callable[[str], bool], domain_of: Callable[[str], str]
 ) -> list[str]:
     """What is wrong with what is left of a case whose records may be dropped: it must keep its order, and what is not
     there must have been counted."""
     complaints = []
     if expected.states != seen.states:
         complaints.append(f"dispatches returned {seen.states} and should have returned {expected.states}")
-    for apart in (False, True):
+    for domain in sorted({*map(domain_of, expected.lines), *map(domain_of, seen.lines)}):
         want, got = (
-            [line for line in lines if not is_unordered(line) and is_apart(line) is apart]
+            [line for line in lines if not is_unordered(line) and domain_of(line) == domain]
             for lines in (expected.lines, seen.lines)
         )
         rest = iter(want)

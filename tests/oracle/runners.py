@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import io
 import itertools
 import logging
 import sys
@@ -20,7 +21,7 @@ from jax.experimental import io_callback
 from tests.helpers import build_handlers
 from tests.oracle.host import Runner
 from tests.oracle.jax_ import stacked, value_of
-from tests.oracle.language import DOMAINS, JAX_FEATURES, MODULUS
+from tests.oracle.language import DOMAINS, FAR, JAX_FEATURES, MANY, MODULUS
 
 STUCK_AFTER = 120.0  # seconds for one sequence
 LOG_CAPACITY = 1 << 13  # words for each program of a kernel's grid: no case needs more
@@ -88,6 +89,11 @@ def library() -> Runner:
     apart = fx.register_effect(fx.Effect(DOMAINS["apart"]))
     for kind in ("apart_print", "queued_apart"):
         fx.register_effect(fx.Effect(kind, domain=DOMAINS[kind]))
+    with contextlib.redirect_stdout(io.StringIO()) as written:
+        for number in range(MANY):
+            fx.print("{}", number, effect=fx.register_effect(fx.Effect(f"oracle.far.{number}")))
+        fx.effects_barrier(timeout=STUCK_AFTER)
+    assert sorted(map(int, written.getvalue().split())) == [*range(MANY)]
 
     # Lines of other loggers have other filters, so that each case counts from the beginning.
     numbers = itertools.count()
@@ -183,6 +189,7 @@ def library() -> Runner:
             "native_unordered": native(False),
             "apart": native(True, apart),
             "apart_print": emit(True, effect="apart_print"),
+            **{kind: emit(True, effect=DOMAINS[kind]) for kind in FAR},
             "jax_print": jax_print,
             "jax_print_ordered": functools.partial(jax_print, ordered=True),
             "jax_per_shard": functools.partial(jax_print, partitioned=True),
@@ -221,8 +228,8 @@ def library_after(change: Callable[[list[str]], None]) -> Runner:
     """The library, except that the barrier changes the lines that were written."""
     right = library()
 
-    def barrier() -> None:
-        right.barrier()
+    def barrier(**options: Any) -> None:
+        right.barrier(**options)
         written: Any = sys.stdout
         lines = written.getvalue().splitlines()
         change(lines)

@@ -16,7 +16,7 @@ from tests.oracle.devices.observe import Seen, expect, jax_refuses, observe
 from tests.oracle.devices.region import Region
 from tests.oracle.devices.tokens import compare_tokens
 from tests.oracle.failures import stopped_labels
-from tests.oracle.language import DOMAINS, EFFECTS, Case, Run, kinds_of_labels, label_of, statements
+from tests.oracle.language import EFFECTS, Case, Run, domains_of_labels, kinds_of_labels, label_of, statements
 from tests.oracle.observe import NotInJax, Outcome
 from tests.oracle.runners import library
 from tests.oracle.statements.callback import Callback
@@ -71,17 +71,17 @@ def compare(
     runs = Case(tuple(item for item in sequence if isinstance(item, Run)))
     kinds = kinds_of_labels(runs)
     unordered = {label for label, kind in kinds.items() if not EFFECTS[kind]} | {"u"}
-    apart = {label for label, kind in kinds.items() if kind in DOMAINS}
+    apart = domains_of_labels(runs)
 
     def split(lines: Sequence[str]) -> tuple[list[str], list[str]]:
         known = [line for line in lines if label_of(line) not in unordered]
-        known.sort(key=lambda line: label_of(line) in apart)  # domains know nothing of each other
+        known.sort(key=lambda line: apart.get(label_of(line), ""))  # domains know nothing of each other
         return known, [line for line in lines if label_of(line) in unordered]
 
     (want_ordered, want_rest), (seen_ordered, seen_rest) = split(want.lines), split(seen.lines)
     want_rest = _seen_or_known(want_rest, seen_rest, stopped_labels(runs, want))
     kept = [(line, place) for line, place in zip(want.lines, places, strict=True) if label_of(line) not in unordered]
-    kept = [place for _, place in sorted(kept, key=lambda each: label_of(each[0]) in apart)]
+    kept = [place for _, place in sorted(kept, key=lambda each: apart.get(label_of(each[0]), ""))]
     start = 0
     while start < len(kept):  # in a loose region lines may have any order
         end = start + 1

@@ -31,7 +31,7 @@ from tests.oracle.statements.calls import Call
 from tests.oracle.statements.control import While
 from tests.oracle.statements.state import OptimizationBarrier
 
-KERNEL_FEATURES = FEATURES - {"grad", "filters", "switches", "async"} | {"grid_order"}
+KERNEL_FEATURES = FEATURES - {"grad", "filters", "switches", "async"} | {"grid_order", "cores"}
 """What programs with kernels may have besides. JAX differentiates a kernel forward only, and asynchronous operations in
 one are refused."""
 
@@ -226,8 +226,11 @@ class KernelGenerator(Generator):
                 starts = "alias"
             return Block(self.variable("o" if output else "u"), form, chosen, self.atom(place), starts)
 
+        cores, parallel = 0, False
+        if "cores" in self.features and grid and not place.lanes and dynamic is None and self.draw.integer(0, 2) == 2:
+            cores, parallel = self.draw.choice(((2, False), (2, True), (1, True), (3, True)))
         inputs = tuple(block(False) for _ in range(self.draw.choice((1, 2, 0))))
-        outputs = tuple(block(True) for _ in range(self.draw.choice((1, 1, 2, 0))))
+        outputs = tuple(block(True) for _ in range(0 if cores else self.draw.choice((1, 1, 2, 0))))
         cells = tuple((self.variable("m"), self.draw.integer(0, 9)) for _ in range(self.draw.choice((0, 1, 2))))
         inner = place.inside_kernel(
             name,
@@ -243,22 +246,29 @@ class KernelGenerator(Generator):
         if not any(b.form == "table" for b in (*inputs, *outputs)):
             table, shift = (), None
         order = None
-        if "grid_order" in self.features and not place.lanes and dynamic is None and self._may_be_reordered(body):
+        # JAX's interpreter for TPUs has no masked loads.
+        if cores and "MaskedSum" not in repr(body) and self._may_be_reordered(body, waits=False):
+            carries, keep = False, False
+        elif "grid_order" in self.features and not place.lanes and dynamic is None and self._may_be_reordered(body):
+            cores, parallel = 0, False
             order = self.draw.choice((None, None, "reverse", self.draw.integer(0, 9)))
+        else:
+            cores, parallel = 0, False
         return Kernel(
             *(name, grid, dynamic, table, shift, inputs, outputs, cells, ("n", *place.values[1:])),
-            *(carries, keep, body, self.register(), order),
+            *(carries, keep, body, self.register(), order, cores, parallel),
         )
 
-    def _may_be_reordered(self, body: Block_) -> bool:
-        """Not where a failure ends the kernel, whose log is lost then."""
+    def _may_be_reordered(self, body: Block_, waits: bool = True) -> bool:
+        """Not where a failure ends the kernel, whose log is lost then. `waits`: whether it may wait for callbacks."""
         functions = {function.name: function for function in self.functions}
         every, called = [*statements(body)], set()
         for s in every:
             if isinstance(s, Call) and s.function not in called:
                 called.add(s.function)
                 every += statements(functions[s.function])
-        return not any(isinstance(s, Callback) and s.fails_at for s in every)
+        callbacks = [s for s in every if isinstance(s, Callback)]
+        return not any(s.fails_at or (s.awaited and not waits) for s in callbacks)
 
 
 def case_number(seed: int, number: int) -> Case:

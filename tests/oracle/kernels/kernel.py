@@ -48,6 +48,15 @@ class Kernel:
     body: Block_
     target: str
     order: str | int | None = None  # in which its grid is visited: "reverse", or a seed
+    # If several cores have it, or its axes are parallel, JAX's interpreter for TPUs runs it, in an order that nobody
+    # knows: its programs share nothing, and it is not said what comes of it.
+    cores: int = 0
+    parallel: bool = False
+
+    @property
+    def visits(self) -> bool:
+        """Whether its grid is visited in another order than its own."""
+        return self.order is not None or bool(self.cores)
 
     @property
     def indices(self) -> tuple[str, ...]:
@@ -59,6 +68,7 @@ class Kernel:
         found += [kind for block in (*self.inputs, *self.outputs) for kind in block.kinds()]
         found += ["scratch"] * bool(self.cells) + ["kernel_carries"] * self.carries
         found += ["grid_order"] * (self.order is not None)
+        found += [f"kernel_cores_{self.cores}"] * bool(self.cores) + ["kernel_parallel"] * self.parallel
         return (*found, *["kernel_dropped"] * (not self.keep))
 
     # As Python.
@@ -80,15 +90,16 @@ class Kernel:
         sizes = f"({sizes},)" if self.grid else "()"
         names = "".join(f"{index}, " for index in indices)
         options = ", by_lane=True" * (self.shift is not None)
-        if self.order is not None:
-            options += f", order={self.order!r}"
-        with out.block(f"for ({names}) in programs({sizes}{options}):  # {self.name}"):
+        if self.visits:
+            options += f", order={self.order if self.order is not None else 0!r}"
+        note = f", {self.cores} cores" * bool(self.cores) + ", parallel" * self.parallel
+        with out.block(f"for ({names}) in programs({sizes}{options}):  # {self.name}{note}"):
             for block, array in arrays.items():
                 out.line(f"{block.name} = {array}[{block.part(indices, self.grid)}]")
             if not self.carries:
                 out.line(f"{STATE} = {entry}")
             for cell, value in self.cells:
-                out.line(f"{'' if self.order is not None else f'if not any(({names})): '}{cell}[0] = {value}")
+                out.line(f"{'' if self.visits else f'if not any(({names})): '}{cell}[0] = {value}")
             for block in self.outputs:
                 if block.starts == "fill":
                     out.line(f"{block.name}[...] = 7")
@@ -152,6 +163,10 @@ class Kernel:
         shapes = [jax.ShapeDtypeStruct(value.shape, value.dtype) for value in outputs]
         if self.order is not None:
             specs["grid_order"] = self.order
+        if self.cores:
+            semantics = ("parallel" if self.parallel else "arbitrary", *("arbitrary",) * (len(self.grid) - 1))
+            specs["interpret"] = pltpu.InterpretParams(num_cores_or_threads=self.cores, random_seed=sum(self.grid))
+            specs["compiler_params"] = pltpu.CompilerParams(dimension_semantics=semantics)
         call = scope.runner.kernel(
             lambda *refs: self._kernel(scope, refs[len(table) :]),
             out_shape=shapes,
@@ -176,7 +191,7 @@ class Kernel:
             for name, value in self.cells:
                 cells[name][...] = np.int32(value)
 
-        if self.order is not None:
+        if self.visits:
             start()
         elif self.cells:
             first = np.bool_(True)

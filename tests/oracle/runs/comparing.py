@@ -22,7 +22,7 @@ from tests.oracle.devices.observe import expect as expect_on_devices
 from tests.oracle.devices.region import Region
 from tests.oracle.failures import settle_domains, unknown_labels
 from tests.oracle.host import in_lane
-from tests.oracle.language import DOMAINS, EFFECTS, Case, Run, kinds_of_labels, label_of, statements
+from tests.oracle.language import EFFECTS, Case, Run, domains_of_labels, kinds_of_labels, label_of, statements
 from tests.oracle.observe import Outcome, expect, without_signed_zeros
 from tests.oracle.runs.reader import Reader
 from tests.oracle.runs.recorded import RecordedDeviceReading, RecordedReading
@@ -157,13 +157,13 @@ def compare_records(case: Case, expected: Outcome, records: Sequence[dict[str, A
     expected = settle_domains(case, expected, seen)
     kinds = kinds_of_labels(case.runs)
     unordered = {label for label, kind in kinds.items() if not EFFECTS[kind]} | {"u"}
-    apart = {label for label, kind in kinds.items() if kind in DOMAINS}
+    apart = domains_of_labels(case.runs)
     unknown = unknown_labels(case, expected)
 
     def split(lines: Iterable[str]) -> tuple[list[str], collections.Counter[str]]:
         known = [line for line in lines if label_of(line) not in unknown]
         ordered = [line for line in known if label_of(line) not in unordered]
-        ordered.sort(key=lambda line: label_of(line) in apart)  # domains know nothing of each other
+        ordered.sort(key=lambda line: apart.get(label_of(line), ""))  # domains know nothing of each other
         return ordered, collections.Counter(line for line in known if label_of(line) in unordered)
 
     complaints = difference(split(expected.lines), split(seen.lines))
