@@ -9,8 +9,8 @@ it is raised, and it is among the records where these are captured.
 
     language     the words that programs are made of, programs, and sequences of dispatches
     expressions  a register, a literal, a sum
-    statements/  effects, callbacks, asynchronous operations, control flow, calls, refs, derivatives: each with its two
-                 readings
+    statements/  effects, callbacks, arrays, asynchronous operations, control flow, calls, refs, derivatives: each with
+                 its two readings
     source       a program as Python source
     mapped       along which axes of lanes JAX's own effects happen more than once
     python_      the sequential reading: Python runs that source

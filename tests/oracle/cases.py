@@ -25,6 +25,7 @@ from tests.oracle.place import Draw, HypothesisDraw, RandomDraw
 from tests.oracle.rings import KEEPS_ALL, RINGS
 from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.callback import Callback
+from tests.oracle.statements.effects import Fails
 
 
 def _case(draw: Draw, size: int, features: frozenset[str], generator: type[Generator] = Generator) -> Case:
@@ -32,7 +33,10 @@ def _case(draw: Draw, size: int, features: frozenset[str], generator: type[Gener
     rings = draw.choice((*[""] * 9, *RINGS)) if "rings" in features else ""
     if rings.startswith("drop"):
         features -= KEEPS_ALL
-    failure = draw.choice((*["none"] * 5, *["exact"] * 4, "loose")) if "failures" in features else "none"
+    failures = (*["none"] * 5, *["exact"] * 4, "loose", *["native"] * ("native_fails" in features))
+    failure = draw.choice(failures) if "failures" in features else "none"
+    if failure == "native":
+        features -= {"check"}  # whose errors `sync` would raise with those of custom calls
 
     def program(size: int) -> Program:
         made = generator(draw, "ABCDEFGH"[len(programs)], features, failure).program(size)
@@ -52,8 +56,7 @@ def _case(draw: Draw, size: int, features: frozenset[str], generator: type[Gener
             run = Run(program, state, exported=exported)
         else:
             run = Run(program, state, draw.integer(0, 3), draw.integer(0, 2) == 2, exported)
-        # A barrier in a callback would wait for what is held.
-        held = bool(barrier) and failure == "none" and barrier != "apart_print" and not _has_barriers(program)
+        held = bool(barrier) and failure == "none" and barrier != "apart_print" and _may_be_held(program)
         return dataclasses.replace(run, barrier=barrier, held=held)
 
     programs: list[Program] = []
@@ -64,7 +67,7 @@ def _case(draw: Draw, size: int, features: frozenset[str], generator: type[Gener
         again = number == 0 or draw.integer(0, 3) < 3
         chosen = draw.choice(programs) if again else program(max(2, size // 2))
         runs.append(run(chosen, number == 0 or draw.integer(0, 1) == 0))
-    if any(isinstance(s, Callback) and s.fails_at for s in statements(tuple(programs))):
+    if any(isinstance(s, Fails) or getattr(s, "fails_at", 0) for s in statements(tuple(programs))):
         runs.append(run(draw.choice(programs), False))
     after_error = "go_on" if draw.integer(0, 2) == 2 or any(map(_races, programs)) else "stop"
     return Case(
@@ -72,13 +75,16 @@ def _case(draw: Draw, size: int, features: frozenset[str], generator: type[Gener
         "process" if "process" in features and draw.integer(0, 9) == 9 else "thread",
         draw.integer(0, 2) == 2 and "capture" in features,
         "context" in features and draw.integer(0, 1) == 1,
+        failure == "native",  # else a later call might raise the error
         after_error,
         rings,
     )
 
 
-def _has_barriers(program: Program) -> bool:
-    return any("barrier" in s.actions for s in statements(program) if isinstance(s, Callback))
+def _may_be_held(program: Program) -> bool:
+    """Whether there are functions that may be held: not where a barrier in a callback would wait for them."""
+    callbacks = [s for s in statements(program) if isinstance(s, Callback)]
+    return any(s.kind == "queued_apart" for s in callbacks) and not any("barrier" in s.actions for s in callbacks)
 
 
 def _races(program: Program) -> bool:

@@ -40,6 +40,8 @@ def _count(s: Any, functions: Mapping[str, Block_]) -> int:
         return int(EFFECTS[s.kind] and getattr(s, "level", "") != "DEBUG")
     if form in ("Scan", "Map"):
         return len(s.xs) * count(s.body, functions)
+    if form == "TokenLike":
+        return s.turns * (count(s.body, functions) + 1)
     if form == "Fori":
         each = count(s.body, functions)
         if each and not isinstance(s.trips, int):

@@ -23,11 +23,12 @@ from tests.oracle.language import (
 )
 from tests.oracle.leaves import Leaves
 from tests.oracle.place import Draw, Place
+from tests.oracle.statements.arrays import TYPES, TokenLike
 from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.calls import Call, Solve, Vmap, Wrapped
 from tests.oracle.statements.control import Cond, Fori, Map, Scan, Switch, While
 from tests.oracle.statements.derivatives import BACKWARD, FORWARD, CustomRule, Derivative
-from tests.oracle.statements.effects import Effect, Log
+from tests.oracle.statements.effects import Effect, Fails, Log
 from tests.oracle.statements.state import RefBlock
 
 
@@ -71,7 +72,7 @@ class Generator(Leaves):
             self.leaves += [*[self.native] * 2, self.native_unordered, self.apart, self.apart_print]
             if words != "prints" and "callback" in features:
                 self.leaves += [self.queued_apart]
-        self.fails = failure != "none" and draw.integer(0, 1) == 1
+        self.fails = failure in ("exact", "loose") and draw.integer(0, 1) == 1
         self.nests: list[Callable[[Place], Statement]] = [
             *[self.cond] * 3,
             *[self.fori] * 3,
@@ -82,6 +83,7 @@ class Generator(Leaves):
             *[self.ref_block] * 3,
             *[self.solve] * 2,
             self.map,
+            *[self.token_like] * 2,
         ]
         if words == "all" and "async" in features:
             self.nests += [self.in_flight] * 3
@@ -105,6 +107,9 @@ class Generator(Leaves):
         body: Block_ = ()
         while self.left > 0:
             body += (self.statement(self.place(depth=3)), *self.next_to_each_other(self.place(depth=3)))
+        if self.failure == "native" and self.draw.integer(0, 1):
+            at = self.draw.integer(0, len(body))
+            body = (*body[:at], Fails(self.label(), self.less(self.place(depth=1))), *body[at:])
         last = Effect("ordered", self.label(), tuple(map(Name, ("n", *REGISTERS, "x"))))
         return Program(tuple(self.functions), (*body, last))
 
@@ -244,6 +249,12 @@ class Generator(Leaves):
         label, body, target, factor = self.label(), self.block(inner), self.register(), self.draw.choice((1, -1))
         return InFlight(label, kind, operands, turns, variable, updates, body, target, factor)
 
+    def token_like(self, place: Place) -> Statement:
+        variable, turns = self.variable("t"), self.draw.choice((1, 2, 3, 0))
+        label, first, target = self.label(), self.expression(place), self.register()
+        body = self.block(place.inside(variable))
+        return TokenLike(label, self.draw.choice(TYPES), first, turns, variable, body, target)
+
     def derivative(self, place: Place) -> Statement:
         form = self.draw.choice(tuple(dict.fromkeys((*BACKWARD, *FORWARD))))
         label, inner = self.label(), place.inside_derivative(form)
@@ -297,6 +308,7 @@ KINDS = frozenset(
         *("fori_static", "fori_dynamic", "while", "while_test", "cond", "switch", "scan", "scan_reverse"),
         *("filtered_every", "filtered_first", "filtered_once", "filtered_when", *(f"action_{s}" for s in SWITCHES)),
         *("async_straight", "async_carried", "async_update"),
+        *(f"array_{dtype}_{size}" for dtype, size in TYPES),
         *("scan_unroll_2", "scan_unroll_3", "solve", "solve_residual", "new_ref", "freeze", "run_state", "write"),
     }
 )

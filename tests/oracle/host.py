@@ -39,6 +39,7 @@ class Runner:
     emit: Mapping[str, Callable[[str, tuple[Any, ...]], None]]  # print's kind -> emit(label, operands)
     log: Callable[..., None]  # log(label, level, ordered, fields)
     print_grad: Callable[[str, Any], Any]
+    fail: Callable[[str, Any], None]  # fail(label, predicate), by a custom call
     check: Callable[..., None]  # check(predicate, format, *operands)
     callback: Callable[..., Any]  # callback(fn, results, *args, ordered=, [pass_record=], **kwargs)
     jax_callback: Callable[..., Any]  # jax_callback(kind, fn, results, *args, **kwargs): one of JAX's own

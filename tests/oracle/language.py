@@ -37,6 +37,7 @@ EFFECTS: Mapping[str, bool] = {
     "filtered": True,
     "native": True,
     "native_unordered": False,
+    "native_fails": True,
     "apart": True,
     "apart_print": True,
     **dict.fromkeys(FAR, True),
@@ -119,7 +120,7 @@ FEATURES = frozenset(
     {
         *("log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process"),
         *("capture", "native", "jax", "export", "rings", "check", "async", "filters", "switches"),
-        *("domains", "barriers"),
+        *("domains", "barriers", "native_fails"),
     }
 )
 
@@ -188,6 +189,7 @@ class Case:
     order: str = "thread"
     capture: bool = False
     context: bool = False  # whether each dispatch has a context of its own
+    sync: bool = False  # whether there is a barrier behind each dispatch
     after_error: str = "stop"  # whether a callback that raises stops the effects of its program
     rings: str = ""  # what is done about a full ring, if rings are small: a mode of the setting `when_full`
     rewritten: frozenset[Program] = frozenset()  # programs whose kernels write a log, as compiled ones do
@@ -197,7 +199,7 @@ class Case:
         found = [f"order_{self.order}"] * (self.order != "thread") + ["capture"] * self.capture
         found += ["go_on"] * (self.after_error != "stop") + ["context"] * self.context
         found += ["several_devices"] * (len(devices) > 1)
-        found += ["rewritten"] * bool(self.rewritten)
+        found += ["sync"] * self.sync + ["rewritten"] * bool(self.rewritten)
         found += ["changes"] * any(run.change for run in self.runs)
         found += [f"barrier_{name}" for name in sorted({run.barrier for run in self.runs} - {""})]
         found += ["held"] * any(run.held for run in self.runs)

@@ -109,7 +109,7 @@ def _in_force(case: Case, outcome: Outcome, runner: Runner) -> Iterator[None]:
         import effects as fx
 
         # A case dispatches all its programs, whichever of them fail.
-        settings = {"order": case.order, "after_error": case.after_error, "errors": "barrier"}
+        settings = {"order": case.order, "after_error": case.after_error, "errors": "barrier", "sync": case.sync}
         stack.enter_context(fx.config.override(**settings))
         records: Any = None
         if case.capture:
@@ -239,6 +239,8 @@ def failures_of(error: BaseException) -> Sequence[BaseException]:
 def label_of_error(error: BaseException, host: Host) -> str:
     """The label of the callback that raised what caused this error, or what a check says; anything else is an error of
     its own."""
+    if isinstance(error, fx.CustomCallError):
+        return error.message
     if (message := getattr(error, "message", None)) is not None:
         failed: Any = error  # a `CheckError`
         return f"{message}{in_lane(failed.lane, failed.grid or None)}"

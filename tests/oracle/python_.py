@@ -180,11 +180,15 @@ class Reading:
                 else:
                     self._at_this_point("", lambda: None)
 
+        def fail(label: str, fails: bool) -> None:
+            if fails:
+                raise Failure(label)
+
         calls = {"filtered": filtered, "log": log, "check": check, "queued": call, "sync": call, "io": call}
         namespace: dict[str, Any] = {
             kind: calls.get(kind.removeprefix("jax_").split("_")[0], self._write) for kind in EFFECTS
         }
-        namespace |= {"lockstep": self._lockstep, "branch": self._branch, "turns": self._turns}
+        namespace |= {"native_fails": fail, "lockstep": self._lockstep, "branch": self._branch, "turns": self._turns}
         namespace |= {"alternatives": self._alternatives}
         namespace |= {"set_off": self._set_off, "come_back": self._come_back}
         namespace |= {"held": self._held, "dropped": self._dropped, "scale": self._scale}

@@ -85,6 +85,7 @@ def library() -> Runner:
 
     fx.register_custom_call("oracle.say_line", (build_handlers(), "say_line"))
     fx.register_custom_call("oracle.fold", (build_handlers(), "fold"))
+    fx.register_custom_call("oracle.fail", (build_handlers(), "fail_with"))
 
     apart = fx.register_effect(fx.Effect(DOMAINS["apart"]))
     for kind in ("apart_print", "queued_apart"):
@@ -136,6 +137,10 @@ def library() -> Runner:
             fx.custom_call("oracle.say_line", (), values, label=label, effect=chosen, vmap_method="sequential")
 
         return emit
+
+    def fail(label: str, fails: Any) -> None:
+        call = functools.partial(fx.custom_call, "oracle.fail", scalar, np.int32(0), text=label, effect=prints)
+        lax.cond(fails, call, lambda: np.int32(0))
 
     def log(label: str, level: int, ordered: bool, fields: Mapping[str, Any]) -> None:
         fx.log(label, level=level, ordered=ordered, **fields)
@@ -196,6 +201,7 @@ def library() -> Runner:
         },
         log,
         lambda label, x: fx.print_grad(f"{label} {{}}", x),
+        fail,
         fx.check,
         fx.callback,
         jax_callback,
@@ -273,6 +279,7 @@ def plain_jax() -> Runner:
         prints,
         log,
         lambda label, x: x,
+        lambda *_: None,
         lambda *_: None,
         callback,
         jax_callback,

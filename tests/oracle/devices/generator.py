@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 from tests.oracle.devices.placing import DEVICES
 from tests.oracle.devices.region import MODES, REGIONS, Region
 from tests.oracle.devices.statements import TALKS, Talk, TalkInFlight, Whole
+from tests.oracle.expressions import Name
 from tests.oracle.generator import Generator
 from tests.oracle.place import Draw, Place
+from tests.oracle.statements.asynchronous import InFlight
+from tests.oracle.statements.control import Fori
+from tests.oracle.statements.effects import Effect
 
 if TYPE_CHECKING:
     from tests.oracle.language import Program, Statement
@@ -84,7 +88,16 @@ class DeviceGenerator(Generator):
 
     def _nests_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
         if place.mode == "talk_calls":  # no ways of each device's own
-            return [self.scan, self.scan, self.map, self.wrapped, self.wrapped, self.ref_block, self.in_flight]
+            return [
+                self.scan,
+                self.scan,
+                self.map,
+                self.wrapped,
+                self.wrapped,
+                self.ref_block,
+                self.in_flight,
+                self.token_like,
+            ]
         if place.regions:
             more = [self.region] * (40 if self.no_region_yet else 12)
             return [*self.nests, *more]
@@ -103,7 +116,25 @@ class DeviceGenerator(Generator):
         if self.no_region_yet:  # it has one at least
             self.left = 4
             made = dataclasses.replace(made, body=(self.region(self.place(depth=3)), *made.body))
+        if self.in_flight in self.nests and self.draw.integer(0, 3) == 3:
+            made = dataclasses.replace(made, body=(*made.body, *self._diverging()))
         return made
+
+    def _diverging(self) -> tuple[Statement, ...]:
+        """A region in which devices start different numbers of operations, and behind it an asynchronous callback."""
+        place, turn, device, variable = self.place(depth=2), *map(self.variable, "tdy")
+        kind, target = self.draw.choice(("async_values", "async_values", "async_host")), self.register()
+        started = InFlight(self.label(), kind, (Name(variable), Name(turn)), None, "", 0, (), target)
+        loop = Fori(turn, Name(device), 4, (started,))
+        xs = tuple(self.draw.integer(0, 9) for _ in range(DEVICES))
+        known = (f"r{self.variable('')}", self.draw.choice(self.forms), False, 1, device, variable, xs)
+        region = Region(*known, self.atom(place), place.values, (loop,), Name(target), self.register(), "wide")
+        between = Effect("ordered", self.label(), (Name(self.register()),))
+        turns, operands = self.draw.choice((None, 2)), (self.expression(place),)
+        variable, updates = self.variable("t"), self.draw.choice((0, 1))
+        return region, InFlight(
+            self.label(), "async_host", operands, turns, variable, updates, (between,), self.register()
+        )
 
     def callback(self, place: Any, kind: str, **parameters: Any) -> Callback:
         fails = self.fails

@@ -31,7 +31,7 @@ from tests.oracle.statements.calls import Call
 from tests.oracle.statements.control import While
 from tests.oracle.statements.state import OptimizationBarrier
 
-KERNEL_FEATURES = FEATURES - {"grad", "filters", "switches", "async"} | {"grid_order", "cores"}
+KERNEL_FEATURES = FEATURES - {"grad", "filters", "switches", "async", "native_fails"} | {"grid_order", "cores"}
 """What programs with kernels may have besides. JAX differentiates a kernel forward only, and asynchronous operations in
 one are refused."""
 

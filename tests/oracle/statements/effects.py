@@ -93,6 +93,25 @@ class Log:
 
 
 @dataclass(frozen=True)
+class Fails:
+    """A custom call that fails where a test holds, and says its label."""
+
+    label: str
+    test: Less
+    kind: ClassVar[str] = "native_fails"
+
+    def kinds(self) -> tuple[str, ...]:
+        return (self.kind,)
+
+    def python(self, out: Source) -> None:
+        out.line(f"native_fails({self.label!r}, {self.test.python()})")
+
+    def jax(self, scope: Scope, state: State) -> State:
+        scope.runner.fail(self.label, self.test.jax(scope, state))
+        return state
+
+
+@dataclass(frozen=True)
 class Check:
     """A check: its label and the values of its operands are what it raises where it does not hold."""
 
