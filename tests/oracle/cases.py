@@ -48,8 +48,8 @@ def _case(draw: Draw, size: int, features: frozenset[str], generator: type[Gener
         # Neither a function can travel with a program nor JAX's interpreter of kernels for TPUs.
         calls = any(isinstance(s, Callback | InFlight) or getattr(s, "cores", 0) for s in statements(program))
         barrier = ""
-        if "barriers" in features and not rings and draw.integer(0, 3) == 3:
-            kinds = {*kinds_of_labels(program).values()}
+        kinds = {*kinds_of_labels(program).values()}
+        if "barriers" in features and not rings and not draw.integer(0, 1 if "queued_apart" in kinds else 3):
             barrier = draw.choice([name for name in AWAITED if kinds & {*AWAITED[name]}] or ["print"])
         exported = "export" in features and not calls and draw.integer(0, 2) == 2
         if not on_devices or draw.integer(0, 1) == 0:

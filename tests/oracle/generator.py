@@ -107,6 +107,8 @@ class Generator(Leaves):
         body: Block_ = ()
         while self.left > 0:
             body += (self.statement(self.place(depth=3)), *self.next_to_each_other(self.place(depth=3)))
+        if self.queued_apart in self.leaves and "barriers" in self.features and self.draw.integer(0, 4) == 4:
+            body = (self.queued_apart(self.place(depth=1)), *body)  # which a barrier for others does not wait for
         if self.failure == "native" and self.draw.integer(0, 1):
             at = self.draw.integer(0, len(body))
             body = (*body[:at], Fails(self.label(), self.less(self.place(depth=1))), *body[at:])
