@@ -209,6 +209,8 @@ def test_cases_reach_every_statement() -> None:
         "scratch",
         "grid_dynamic",
         "grid_order",
+        "kernel_parallel",
+        *(f"kernel_cores_{n}" for n in (1, 2, 3)),
         "table_shifted",
         *(f"grid_rank_{n}" for n in range(4)),
     }

@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+import effects as fx
 from tests.oracle.cases import case_number, cases, generate
 from tests.oracle.compare import check
-from tests.oracle.expressions import Name
+from tests.oracle.expressions import Less, Literal, Name
 from tests.oracle.generator import KINDS
 from tests.oracle.language import Case, Program, Run, statements
 from tests.oracle.runners import library, library_after, plain_jax
 from tests.oracle.source import render
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.control import Fori
-from tests.oracle.statements.effects import Effect
+from tests.oracle.statements.effects import Effect, Fails
 from tests.oracle.test_by_hand import SMALL, SMALL_LINES
 
 
@@ -117,6 +118,48 @@ def test_check_reports_swallowed_error() -> None:
         check([Run(FAILING, (1, 2, 3))], dataclasses.replace(right, barrier=barrier))
 
 
+HELD = Program((), (Callback("queued_apart", "own", (A,), "flat", False, (), False), Effect("ordered", "line", (A,))))
+
+
+def test_a_barrier_waits_for_what_it_names_alone() -> None:
+    """A function of another domain returns only after it."""
+    assert check([Run(HELD, (1, 2, 3), barrier="print", held=True)]).lines == ["own 1 @0", "line 1"]
+
+
+def test_check_reports_a_barrier_that_waits_for_others() -> None:
+    """It never returns, since the function waits for it."""
+
+    def barrier(effects: str = "") -> None:
+        fx.effects_barrier(timeout=1 if effects else 120)
+
+    with pytest.raises(AssertionError, match="BarrierTimeout"):
+        check([Run(HELD, (1, 2, 3), barrier="print", held=True)], dataclasses.replace(library(), barrier=barrier))
+
+
+def test_check_reports_a_barrier_that_returns_early() -> None:
+    """A line is not out: it comes behind what a function writes that has not returned."""
+
+    def barrier(effects: str = "") -> None:
+        if not effects:
+            right.barrier()
+
+    right, program = library(), Program((), (HELD.body[0], Effect("apart_print", "late", (A,))))
+    with pytest.raises(
+        AssertionError, match=r"barrier for apart_print behind dispatch 0 returned ahead of \['late 1'\]"
+    ):
+        check([Run(program, (1, 2, 3), barrier="apart_print", held=True)], dataclasses.replace(right, barrier=barrier))
+
+
+def test_a_custom_call_that_fails_comes_behind_the_lines_ahead_of_it() -> None:
+    """Its call raises what it says, and nothing comes behind it; the next dispatch goes on from the state before."""
+    ahead, behind = (Effect("ordered", label, (A,)) for label in ("ahead", "behind"))
+    program = Program((), (ahead, Fails("bad", Less(A, Literal(5))), behind))
+    runs = Run(program, (7, 2, 3)), Run(program, (1, 2, 3)), Run(program, (8, 2, 3))
+    outcome = check(Case(runs, sync=True))
+    assert (outcome.states, outcome.errors) == ([(7, 2, 3), "bad", (8, 2, 3)], [])
+    assert outcome.lines == ["ahead 7", "behind 7", "ahead 1", "ahead 8", "behind 8"]
+
+
 def test_check_reports_error_of_the_library() -> None:
     """An error that no callback raised on purpose is reported with its traceback."""
 
@@ -178,11 +221,11 @@ def test_check_reports_wrong_state() -> None:
         check([Run(SMALL, (5, 2, 7))], dataclasses.replace(right, jit=jit))
 
 
-def test_generate_reaches_every_statement_within_600_programs() -> None:
+def test_generate_reaches_every_statement_within_800_programs() -> None:
     """Every kind of statement and effect is generated early, and nothing is generated that is not counted."""
     seen: collections.Counter[str] = collections.Counter()
-    for number in range(600):
-        failure = ("none", "exact", "loose")[number % 3]
+    for number in range(800):
+        failure = ("none", "exact", "loose", "native")[number % 4]
         for statement in statements(generate(random.Random(number), 10, failure)):
             seen.update(statement.kinds())
     assert set(seen) == KINDS
