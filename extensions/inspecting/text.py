@@ -171,8 +171,10 @@ _IN_COMMON: dict[str, Any] = {
     **{"schedule": bool, "into_reference": bool, "same_along": (object,), "placements": (object,)},
     **{"axes": (str,), "size": int, "receivers": object, "has_replicas": bool},
 }
-_OPERATIONS: dict[str, type[Operation]] = {"values": Kept, "collective": Exchanged, "callback": HostStartOp}
-_OPCODES = {operation.kind: opcode for opcode, operation in _OPERATIONS.items()}
+_OPERATIONS: dict[str, type[Operation]] = {
+    **{"values": Kept, "copy": Kept, "callback": HostStartOp},
+    **{"collective-permute": Exchanged, "all-to-all": Exchanged},
+}
 _RESULTS: dict[str, Any] = {"results": (str,)}
 _MODULE: dict[str, Any] = {"copies": ((str,),), "between": (object,)}
 
@@ -187,6 +189,13 @@ _DEFAULTS: dict[str, Any] = {
 def _in_common(opcode: str) -> dict[str, Any]:
     """The attributes of the computation of an operation."""
     return {name: _IN_COMMON[name] for name in _OPERATIONS[opcode].in_common}
+
+
+def _opcode(computation: Computation) -> str:
+    has = dict(computation.attributes)
+    if computation.kind == Exchanged.kind:
+        return "all-to-all" if has["receivers"] is None else "collective-permute"
+    return "callback" if computation.kind == HostStartOp.kind else "copy" if has["into_reference"] else "values"
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -353,7 +362,7 @@ def _called(block: Block) -> dict[Any, str]:
     of = [(_taken(eqn.opcode, eqn.invars), eqn.computation) for eqn in block.eqns if eqn.computation]
     for taken, computation in sorted(of, key=lambda each: each[0] is None):
         known = (name for (_, other), name in names.items() if other == computation and taken is None)
-        names.setdefault((taken, computation), next(known, f"%{_OPCODES[computation.kind]}.{len(names)}"))
+        names.setdefault((taken, computation), next(known, f"%{_opcode(computation)}.{len(names)}"))
     return names
 
 
@@ -366,7 +375,7 @@ def _written(block: Block, called: dict[Any, str], short: bool) -> str:
 def _line(eqn: Instruction, called: dict[Any, str], short: bool) -> str:
     opcode, table, values = eqn.opcode, _ATTRIBUTES[eqn.opcode], {**eqn.params, "source": eqn.source}
     if (computation := eqn.computation) is not None:
-        kind = _OPCODES[computation.kind]
+        kind = _opcode(computation)
         if short:
             table = _RESULTS | _in_common(kind) | table
             values |= {"results": computation.results, **dict(computation.attributes)}
@@ -382,7 +391,7 @@ def _line(eqn: Instruction, called: dict[Any, str], short: bool) -> str:
 
 
 def _written_computation(name: str, taken: Sequence[str], computation: Computation) -> str:
-    opcode, operands = _OPCODES[computation.kind], [Value(f"%operand{at}", x) for at, x in enumerate(taken)]
+    opcode, operands = _opcode(computation), [Value(f"%operand{at}", x) for at, x in enumerate(taken)]
     root = f"ROOT %results = {_one_or_tupled(computation.results)} {opcode}({', '.join(map(str, operands))})"
     return _braced(name, operands, [root + _attributes(_in_common(opcode), dict(computation.attributes))])
 
@@ -564,9 +573,16 @@ class Reader:
         self._expect("(")
         if self._list(lambda: self._operand(values), ")") != [*block.invars] or block.eqns or block.constants:
             self.fail("the computation of an operation is one instruction of all parameters, in order", at=at)
-        elements, attributes = _elements(type_), self._attributes(_in_common(opcode))
-        computation = (type_,) if elements is None else elements, tuple(attributes.items())
-        return _avals(block.invars), Computation(_OPERATIONS[opcode].kind, *computation)
+        return _avals(block.invars), self._operation(opcode, at, _elements(type_) or (type_,))
+
+    def _operation(self, opcode: str, at: int, results: tuple[str, ...] | None = None) -> Computation:
+        """Reads the attributes of an operation, and its results if they are among them."""
+        found = self._attributes((_RESULTS if results is None else {}) | _in_common(opcode))
+        results = found.pop("results") if results is None else results
+        computation = Computation(_OPERATIONS[opcode].kind, results, tuple(found.items()))
+        if _opcode(computation) != opcode:
+            self.fail(f"the opcode of an operation with these attributes is `{_opcode(computation)}`", at=at)
+        return computation
 
     def _unknown(self, opcode: str, at: int) -> NoReturn:
         known = ", ".join(f"`{name}`" for name in (*_OPERATIONS, "async", *_ATTRIBUTES))
@@ -614,8 +630,7 @@ class Reader:
         if not operands and part != "start":
             self.fail("an update and a done have the ticket as their operand", at=at)
         if kind != "async":
-            found = self._attributes(_RESULTS | _in_common(kind))
-            return Computation(_OPERATIONS[kind].kind, found.pop("results"), tuple(found.items()))
+            return self._operation(kind, at)
         self._expect(", calls=")
         at, called = self._skip(), self._known(self._computations, "computation")
         if called[0] != (taken := _taken(part, operands)) and taken is not None:

@@ -173,8 +173,23 @@ def test_both_forms():
 
 def test_attributes_of_a_collective():
     text = fx.inspect(over_devices)(X).text(short=True)
-    (line,) = (line for line in text.splitlines() if "collective-start" in line and "ppermute" in line)
-    assert 'axes={"i"}, size=2, receivers={1, 0}' in line
+    (line,) = (line for line in text.splitlines() if "collective-permute-start" in line)
+    assert 'axes={"i"}, size=2, receivers={1, 0}' in line and 'name="ppermute"' in line
+    assert len(re.findall(r"all-to-all-start\(.*name=\"psum\"", text)) == 1
+
+
+@pytest.mark.parametrize("program", [between_references, over_devices])
+def test_operations_with_starts_of_their_own_have_their_opcodes(program):
+    """Those that HLO has. Another opcode does not go with their attributes."""
+    inspection = fx.inspect(program)(X)
+    opcode = "copy" if program is between_references else "collective-permute"
+    for short in (True, False):
+        text = inspection.text(short=short)
+        line = f"{opcode}-start(" if short else f"{opcode}(float32"
+        assert text.count(line) == 1
+        other = {"copy": "values", "collective-permute": "all-to-all"}[opcode]
+        error = refusal(text.replace(line, line.replace(opcode, other)))
+        assert f"the opcode of an operation with these attributes is `{opcode}`" in str(error)
 
 
 def test_attributes_of_a_custom_call():
