@@ -13,6 +13,7 @@ from tests.oracle.devices.statements import TALKS, Talk, TalkInFlight, Whole
 from tests.oracle.expressions import Name
 from tests.oracle.generator import Generator
 from tests.oracle.place import Draw, Place
+from tests.oracle.statements.arrays import TYPES, TokenLike
 from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.control import Fori
 from tests.oracle.statements.effects import Effect
@@ -129,7 +130,9 @@ class DeviceGenerator(Generator):
         xs = tuple(self.draw.integer(0, 9) for _ in range(DEVICES))
         known = (f"r{self.variable('')}", self.draw.choice(self.forms), False, 1, device, variable, xs)
         region = Region(*known, self.atom(place), place.values, (loop,), Name(target), self.register(), "wide")
-        between = Effect("ordered", self.label(), (Name(self.register()),))
+        label, value = self.label(), Name(self.register())
+        array = TokenLike(label, self.draw.choice(TYPES), value, 1, self.variable("t"), (), self.register())
+        between = self.draw.choice((array, Effect("ordered", label, (value,))))
         turns, operands = self.draw.choice((None, 2)), (self.expression(place),)
         variable, updates = self.variable("t"), self.draw.choice((0, 1))
         return region, InFlight(
