@@ -163,16 +163,21 @@ def _compare_counts(expected: Outcome, seen: Outcome) -> list[str]:
 
 
 def _compare_barriers(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
-    """What was not out when a barrier for effects of some names returned."""
-    if expected.ends is None or expected.errors or any(isinstance(state, str) for state in expected.states):
-        return []
+    """What was not out when a barrier for effects of some names returned, or with `sync` when a call raised."""
     kinds, complaints = kinds_of_labels(case.runs), []
-    for number, lines in seen.at_barriers:
-        name = case.runs[number].barrier
-        wanted = expected.lines[: expected.ends[number]]
-        wanted = [line for line in wanted if kinds.get(line.split(" ", 1)[0]) in AWAITED[name]]
+    has_failed = expected.errors or any(isinstance(state, str) for state in expected.states)
+
+    def look(number: int, lines: Sequence[str], awaited: Collection[str], what: str) -> None:
+        wanted = [] if expected.ends is None else expected.lines[: expected.ends[number]]
+        wanted = [line for line in wanted if kinds.get(line.split(" ", 1)[0]) in awaited]
         if missing := collections.Counter(wanted) - collections.Counter(lines):
-            complaints.append(f"the barrier for {name} behind dispatch {number} returned ahead of {sorted(missing)}")
+            complaints.append(f"{what} ahead of {sorted(missing)}")
+
+    for number, lines in seen.at_barriers if not has_failed else ():
+        name = case.runs[number].barrier
+        look(number, lines, AWAITED[name], f"the barrier for {name} behind dispatch {number} returned")
+    for number, lines in seen.at_errors if case.sync else ():
+        look(number, lines, ("ordered", "log", "queued", "native"), f"the call of dispatch {number} raised")
     return complaints
 
 

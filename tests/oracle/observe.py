@@ -43,6 +43,7 @@ class Outcome:
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # of prints with filters: come, and shown
     rewritten: int = 0  # expected: how many programs had kernels that wrote logs
     at_barriers: list[tuple[int, list[str]]] = field(default_factory=list)  # by dispatch: the lines that were out
+    at_errors: list[tuple[int, list[str]]] = field(default_factory=list)  # and where calls raised
     places: list[Place | None] | None = None  # of an expected outcome: where the record of each line should stand
 
 
@@ -224,6 +225,7 @@ def _dispatch(
         except runner.error as error:
             results.append(label_of_error(error, host))
             outcome.left_out += _left_out(error)
+            outcome.at_errors.append((number, without_signed_zeros(written.getvalue().splitlines())))
         if run.barrier:
             barrier(effects=run.barrier)
             outcome.at_barriers.append((number, without_signed_zeros(written.getvalue().splitlines())))
