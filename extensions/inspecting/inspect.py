@@ -269,7 +269,7 @@ class Inspection:
         or loop is one instruction.
 
         Args:
-            short: True for a separate opcode per operation, as in `values-start`, in place of an `async-start` that
+            short: True for a separate opcode per operation, as in `sin-start`, in place of an `async-start` that
                 calls a computation.
 
         Raises:
@@ -278,7 +278,7 @@ class Inspection:
         Example:
             >>> import effects as fx, jax.numpy as jnp
             >>> inspection = fx.inspect(lambda x: fx.async_done(fx.async_start(jnp.sin, x)))(jnp.ones(2))
-            >>> "((float32[2]), float32[2], float32[3]) values-start(float32[2] %1)" in inspection.text(short=True)
+            >>> "((float32[2]), float32[2], float32[3]) sin-start(float32[2] %0)" in inspection.text(short=True)
             True
         """
         if isinstance(self.program, str):
@@ -327,10 +327,10 @@ def parse(text: str) -> Inspection:
         >>> fx.asynchronous.parse(inspection.text()) == inspection
         True
         >>> try:
-        ...     fx.asynchronous.parse(inspection.text(short=True).replace("values-done", "value-done"))
+        ...     fx.asynchronous.parse(inspection.text(short=True).replace("sin-done", "sin-end"))
         ... except fx.asynchronous.TextError as error:
         ...     print(error.lineno, error.colno)
-        7 18
+        5 19
     """
     entry, run, copies, between = Reader(text).program()
     return _inspection(entry, run, copies, between, lambda eqn: eqn)

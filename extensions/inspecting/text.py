@@ -14,6 +14,7 @@ import itertools
 import json
 import re
 import types
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NoReturn
 
@@ -161,7 +162,7 @@ _PARTS = {primitive: part for part, primitive in _PRIMITIVES.items()}
 _OF_EACH: dict[str, Any] = {"lanes": (int,), "of_derivative": bool, "user_types": object}
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "equation": {"primitive": str, "params": (object,)},
-    "start": {"name": str, "where": (object,), "host_function": object, **_OF_EACH},
+    "start": {"name": str, "where": (object,), "host_function": object, "computed": object, **_OF_EACH},
     "update": _OF_EACH,
     "done": _OF_EACH,
 }
@@ -181,18 +182,22 @@ _MODULE: dict[str, Any] = {"copies": ((str,),), "between": (object,)}
 _DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("into_reference", "has_replicas", "of_derivative"), False),
     **dict.fromkeys(("params", "lanes", "same_along", "placements"), ()),
-    **{"schedule": True, "receivers": None, "host_function": None, "user_types": None},
+    **{"schedule": True, "receivers": None, "host_function": None, "user_types": None, "computed": None},
 }
 """An attribute with this value is left out of the text."""
 
 
 def _in_common(opcode: str) -> dict[str, Any]:
-    """The attributes of the computation of an operation."""
+    """The attributes of the computation of an operation. Other opcodes are primitives of JAX's."""
+    if opcode not in _OPERATIONS:
+        return {**_in_common("values"), "params": (object,)}
     return {name: _IN_COMMON[name] for name in _OPERATIONS[opcode].in_common}
 
 
 def _opcode(computation: Computation) -> str:
     has = dict(computation.attributes)
+    if "primitive" in has:
+        return has["primitive"]
     if computation.kind == Exchanged.kind:
         return "all-to-all" if has["receivers"] is None else "collective-permute"
     return "callback" if computation.kind == HostStartOp.kind else "copy" if has["into_reference"] else "values"
@@ -247,7 +252,7 @@ def _taken(part: str, operands: Sequence[Value]) -> tuple[str, ...] | None:
 def _own(part: str, operation: Operation) -> dict[str, Any]:
     """The attributes of a start, an update or a done itself."""
     function = operation.site.content.function.key if isinstance(operation, HostStartOp) else None
-    found = {"host_function": function, **vars(operation)}
+    found = {"host_function": function, "computed": None, **vars(operation)}
     found["user_types"] = None if operation.of_derivative or part == "update" else _user_types(operation)
     return {name: found[name] for name in _ATTRIBUTES[part]}
 
@@ -339,6 +344,62 @@ class _Translation:
         return results
 
 
+# A start of a function of one equation is written as the start of that equation.
+
+_NOT_STARTED = frozenset({*_OPERATIONS, "async", "parameter", "constant", "tuple"})
+
+
+def _folded(block: Block) -> Block:
+    """The block in which a start takes the operands of the one equation that has computed its own."""
+    uses = Counter(value.name for values in [*(eqn.invars for eqn in block.eqns), block.outvars] for value in values)
+    tickets: dict[str, tuple[Value, tuple[tuple[str, Any], ...]]] = {}  # with the equation that was started
+    eqns: list[Instruction] = []
+    for eqn in block.eqns:
+        operands = [tickets[x.name][0] if x.name in tickets else x for x in eqn.invars]
+        results, params, computation = eqn.outvars, {**eqn.params}, eqn.computation
+        root = tickets[operands[-1].name][1] if operands and operands[-1].name in tickets else ()
+        if computation is not None:
+            own = tuple(each for each in computation.attributes if each[0] not in ("primitive", "params"))
+            computation = computation._replace(attributes=own)
+            if eqn.opcode == "start" and eqns and _is_started(eqns[-1], eqn, computation, uses):
+                computed = eqns.pop()
+                operands, root = [*computed.invars], tuple(computed.params.items())
+                params["computed"] = None if computed.source == eqn.source else computed.source
+                elements = _elements(results[0].aval) or ()
+                results = [Value(results[0].name, _tupled([_tupled(_avals(operands)), *elements[1:]]))]
+            elif eqn.opcode == "update":
+                results = [Value(results[0].name, operands[-1].aval)]
+            if root and eqn.opcode != "done":
+                tickets[results[0].name] = results[0], root
+            computation = computation._replace(attributes=own + root)
+        eqns.append(Instruction(eqn.opcode, results, operands, params, eqn.source, computation, eqn.place))
+    return Block(block.invars, block.constants, eqns, block.outvars)
+
+
+def _is_started(computed: Instruction, start: Instruction, computation: Computation, uses: Counter[str]) -> bool:
+    if _opcode(computation) != "values" or computed.opcode != "equation" or not computed.outvars:
+        return False
+    if computed.params["primitive"] in _NOT_STARTED:
+        return False
+    if [x.name for x in computed.outvars] != [x.name for x in start.invars]:
+        return False
+    fits = (_started(start.outvars[0].aval) or ((), ()))[1] == _avals(computed.outvars)
+    return fits and all(uses[x.name] == 1 for x in computed.outvars)
+
+
+def _unfolded(eqn: Instruction) -> list[Instruction]:
+    """What was read as one start: the equation, and the start of what it has computed."""
+    has = dict(eqn.computation.attributes) if eqn.computation and eqn.opcode == "start" else {}
+    if "primitive" not in has:
+        return [eqn]
+    _, comes_to = _started(eqn.outvars[0].aval) or ((), ())
+    values = [Value(f"{eqn.outvars[0].name}<{at}>", aval) for at, aval in enumerate(comes_to)]
+    params = {name: has[name] for name in ("primitive", "params")}
+    source = eqn.params["computed"] or eqn.source
+    start = Instruction("start", eqn.outvars, values, eqn.params, eqn.source, eqn.computation, eqn.place)
+    return [Instruction("equation", values, eqn.invars, params, source, None, eqn.place), start]
+
+
 # Writing
 
 
@@ -349,6 +410,7 @@ def translated(jaxpr: Any) -> Block:
 
 def written(block: Block, short: bool, copies: Any, between: Any) -> str:
     """The text of a program, in the short form or the long one."""
+    block = _folded(block)
     called = {} if short else _called(block)
     computations = [_written_computation(name, *of) for of, name in called.items() if of[0] is not None]
     header = "HloModule" + _attributes(_MODULE, {"copies": copies, "between": between})
@@ -568,8 +630,7 @@ class Reader:
     def _computation(self, block: Block, values: dict[str, Value]) -> tuple[tuple[str, ...], Computation]:
         self._expect("%results =")
         type_, at = self.type(), self._skip()
-        if (opcode := self._take(_WORD, "an opcode")) not in _OPERATIONS:
-            self._unknown(opcode, at)
+        opcode = self._take(_WORD, "an opcode")
         self._expect("(")
         if self._list(lambda: self._operand(values), ")") != [*block.invars] or block.eqns or block.constants:
             self.fail("the computation of an operation is one instruction of all parameters, in order", at=at)
@@ -579,7 +640,8 @@ class Reader:
         """Reads the attributes of an operation, and its results if they are among them."""
         found = self._attributes((_RESULTS if results is None else {}) | _in_common(opcode))
         results = found.pop("results") if results is None else results
-        computation = Computation(_OPERATIONS[opcode].kind, results, tuple(found.items()))
+        found = found if opcode in _OPERATIONS else {**found, "primitive": opcode, "params": found.pop("params")}
+        computation = Computation(_OPERATIONS.get(opcode, Kept).kind, results, tuple(found.items()))
         if _opcode(computation) != opcode:
             self.fail(f"the opcode of an operation with these attributes is `{_opcode(computation)}`", at=at)
         return computation
@@ -610,7 +672,7 @@ class Reader:
         else:
             operands = self._list(lambda: self._operand(values), ")")
             kind, _, part = opcode.rpartition("-")
-            is_part = part in _PARTS.values() and kind in (*_OPERATIONS, "async")
+            is_part = bool(kind) and part in _PARTS.values() and kind != "equation"
             if not is_part and (kind or part in _PARTS.values() or part not in _ATTRIBUTES):
                 self._unknown(opcode, at)
             computation = self._computation_of(kind, part, operands, at) if is_part else None
@@ -623,7 +685,7 @@ class Reader:
             eqn = Instruction(part, results, operands, params, params.pop("source"), computation, place)
             if computation is not None:
                 self._check_types(eqn, computation, at)
-            block.eqns.append(eqn)
+            block.eqns += _unfolded(eqn)
         values |= dict(zip(names, results, strict=True))
 
     def _computation_of(self, kind: str, part: str, operands: Sequence[Value], at: int) -> Computation:

@@ -255,7 +255,8 @@ class Generator(Leaves):
         variable, turns = self.variable("t"), self.draw.choice((1, 2, 3, 0))
         label, first, target = self.label(), self.expression(place), self.register()
         body = self.block(place.inside(variable))
-        return TokenLike(label, self.draw.choice(TYPES), first, turns, variable, body, target)
+        under_way = self.in_flight in self.nests and bool(self.draw.integer(0, 1))
+        return TokenLike(label, self.draw.choice(TYPES), first, turns, variable, body, target, under_way)
 
     def derivative(self, place: Place) -> Statement:
         form = self.draw.choice(tuple(dict.fromkeys((*BACKWARD, *FORWARD))))
@@ -311,6 +312,7 @@ KINDS = frozenset(
         *("filtered_every", "filtered_first", "filtered_once", "filtered_when", *(f"action_{s}" for s in SWITCHES)),
         *("async_straight", "async_carried", "async_update"),
         *(f"array_{dtype}_{size}" for dtype, size in TYPES),
+        "array_under_way",
         *("scan_unroll_2", "scan_unroll_3", "solve", "solve_residual", "new_ref", "freeze", "run_state", "write"),
     }
 )

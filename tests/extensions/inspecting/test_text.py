@@ -157,18 +157,38 @@ def test_both_forms():
     )
     started = "((float32[3]), float32[3], float32[3])"
     common = 'results={"float32[3]"}'
-    assert [line for line in short if "values" in line] == [
-        f'%2 = {started} values-start(float32[3] %1), {common}, name="sin"',
-        f"%4 = {started} values-update({started} %2), {common}",
-        f"%5 = float32[3] values-done({started} %4), {common}",
+    assert [line for line in short if "sin" in line] == [
+        f'%2 = {started} sin-start(float32[3] %0), {common}, name="sin"',
+        f"%4 = {started} sin-update({started} %2), {common}",
+        f"%5 = float32[3] sin-done({started} %4), {common}",
     ]
-    assert [line for line in long if "values" in line] == [
-        "%values.0 {",
-        "ROOT %results = float32[3] values(float32[3] %operand0)",
-        f'%2 = {started} async-start(float32[3] %1), calls=%values.0, name="sin"',
-        f"%4 = {started} async-update({started} %2), calls=%values.0",
-        f"%5 = float32[3] async-done({started} %4), calls=%values.0",
+    assert [line for line in long if "sin" in line] == [
+        "%sin.0 {",
+        "ROOT %results = float32[3] sin(float32[3] %operand0)",
+        f'%2 = {started} async-start(float32[3] %0), calls=%sin.0, name="sin"',
+        f"%4 = {started} async-update({started} %2), calls=%sin.0",
+        f"%5 = float32[3] async-done({started} %4), calls=%sin.0",
     ]
+
+
+def test_a_started_equation_is_the_root_of_its_computation():
+    """The start takes its operands, and the short form has its name. Of several equations it is the last. Where another
+    one takes the result too, the result is the operand."""
+
+    def head(x):
+        return jax.lax.slice(x, (0,), (2,))
+
+    text = fx.inspect(lambda x: fx.async_done(fx.async_start(head, x)))(X).text
+    said = 'params={{"start_indices", {0}}, {"limit_indices", {2}}}'
+    root = f"ROOT %results = float32[2] slice(float32[3] %operand0), {said}"
+    assert root in text() and "%slice.0 {\n  %operand0 = float32[3] parameter(0)" in text()
+    started = "((float32[3]), float32[2], float32[3])"
+    assert f'{started} slice-start(float32[3] %0), results={{"float32[2]"}}, {said}' in text(short=True)
+    assert f"float32[2] slice-done({started} %" in text(short=True)
+    used = fx.inspect(lambda x: (y := head(x)) + fx.async_done(fx.async_start(lambda x: x, y)))(X)
+    several = fx.inspect(lambda x: fx.async_done(fx.async_start(lambda x: jnp.sin(x) + x, x)))(X)
+    for inspection, opcode in ((used, "values"), (several, "add")):
+        assert f" {opcode}-start(" in inspection.text(short=True) and parse(inspection.text()) == inspection
 
 
 def test_attributes_of_a_collective():
@@ -199,7 +219,7 @@ def test_attributes_of_a_custom_call():
     options = {"modulus": np.int64(7), "input_output_aliases": {0: 0}, "vmap_method": "broadcast_all"}
     call = lambda x: fx.custom_call("text.fold", shape, x, **options)  # noqa: E731
     inspection = fx.inspect(lambda x: fx.async_done(fx.async_start(call, x)))(np.arange(3, dtype=np.int32))
-    (line,) = (line for line in inspection.text().splitlines() if 'primitive="custom_call"' in line)
+    (line,) = (line for line in inspection.text().splitlines() if " custom_call(int32[3]" in line)
     said = [f'{{"{name}", {value}}}' for name, value in (("site", '"text.fold"'), ("aliases", "{{0, 0}}"))]
     assert all(each in line for each in said) and "'modulus': " in line
     assert parse(inspection.text(short=True)) == inspection
@@ -230,12 +250,12 @@ def texts():
     return {short: inspection.text(short=short) for short in (False, True)}
 
 
-OPCODES = ["begin", "values-begin", "value-start", "start", "async", "values", "equation-done"]
+OPCODES = ["begin", "sin-begin", "start-sin", "start", "async", "values", "equation-done"]
 
 
 @pytest.mark.parametrize("opcode", OPCODES)
 def test_unknown_opcode(texts, opcode):
-    text, line = changed(texts[True].replace("\n\n", "\n"), "values-start", opcode)
+    text, line = changed(texts[True].replace("\n\n", "\n"), "sin-start", opcode)
     error = refusal(text)
     assert isinstance(error, TextError) and f"there is no opcode `{opcode}`" in str(error)
     assert error.lineno == line and text.splitlines()[line - 1][error.colno - 1 :].startswith(opcode)
@@ -287,10 +307,10 @@ def test_another_computation(texts):
     """A done is that of the operation which was started."""
     text, line = changed(texts[True].replace("\n\n", "\n"), ", source", ", schedule=false, source", "-done")
     assert f"is done at line {line}, column 3 as one of" in str(refusal(text))
-    (computation,) = re.findall(r"%values.0 \{[^}]*\}", texts[False])
-    other = computation.replace("values.0", "values.1").replace("%operand0)", "%operand0), schedule=false")
+    (computation,) = re.findall(r"%sin.0 \{[^}]*\}", texts[False])
+    other = computation.replace("sin.0", "sin.1").replace("%operand0)", "%operand0), schedule=false")
     text = texts[False].replace("ENTRY", f"{other}\n\nENTRY")
-    text, line = changed(text.replace("\n\n", "\n"), "calls=%values.0", "calls=%values.1", "-done")
+    text, line = changed(text.replace("\n\n", "\n"), "calls=%sin.0", "calls=%sin.1", "-done")
     error = refusal(text)
     assert isinstance(error, fx.FutureError) and f"is done at line {line}, column 3 as one of" in str(error)
 
@@ -298,7 +318,7 @@ def test_another_computation(texts):
 @pytest.mark.parametrize("part", ["start", "update", "done"])
 def test_types_alias(texts, part):
     """The operands, the results and the context are the same from the start to the done."""
-    text, line = changed(texts[True].replace("\n\n", "\n"), "float32[3]", "float32[4]", f"values-{part}(")
+    text, line = changed(texts[True].replace("\n\n", "\n"), "float32[3]", "float32[4]", f"sin-{part}(")
     error = refusal(text)
     assert isinstance(error, TextError) and error.lineno in (line, line + 1)
 

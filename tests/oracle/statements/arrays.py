@@ -28,10 +28,11 @@ class TokenLike:
     variable: str
     body: Block_
     target: str
+    under_way: bool = False  # whether an asynchronous operation is, while the array is shown
     kind: ClassVar[str] = "ordered"
 
     def kinds(self) -> tuple[str, ...]:
-        return (f"array_{self.type[0]}_{self.type[1]}",)
+        return (f"array_{self.type[0]}_{self.type[1]}", *["array_under_way"] * self.under_way)
 
     def python(self, out: Source) -> None:
         array, (dtype, size) = out.fresh("values"), self.type
@@ -49,7 +50,11 @@ class TokenLike:
         def turn(number: Any, carry: tuple[Any, State]) -> tuple[Any, State]:
             array, state = carry
             state = run_body(self.body, scope.bind(**{self.variable: number}), state)
+            fx: Any = scope.runner.asynchronous
+            future = fx.async_start(lambda value: value, number) if self.under_way else None
             scope.runner.emit["ordered"](self.label, (array,))
+            if future is not None:
+                fx.async_done(future)
             return array + np.ones((), dtype), state
 
         array, state = lax.fori_loop(0, self.turns, turn, (lax.convert_element_type(values, dtype), state))
