@@ -323,14 +323,14 @@ def parse(text: str) -> Inspection:
 
     Example:
         >>> import effects as fx, jax.numpy as jnp
-        >>> inspection = fx.inspect(lambda x: fx.async_done(fx.async_start(jnp.sin, x)))(1.0)
+        >>> inspection = fx.inspect(lambda x: fx.async_done(fx.async_start(jnp.sin, x)))(jnp.ones(2))
         >>> fx.asynchronous.parse(inspection.text()) == inspection
         True
         >>> try:
         ...     fx.asynchronous.parse(inspection.text(short=True).replace("sin-done", "sin-end"))
         ... except fx.asynchronous.TextError as error:
         ...     print(error.lineno, error.colno)
-        5 19
+        6 19
     """
     entry, run, copies, between = Reader(text).program()
     return _inspection(entry, run, copies, between, lambda eqn: eqn)

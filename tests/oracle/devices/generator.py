@@ -131,7 +131,7 @@ class DeviceGenerator(Generator):
         known = (f"r{self.variable('')}", self.draw.choice(self.forms), False, 1, device, variable, xs)
         region = Region(*known, self.atom(place), place.values, (loop,), Name(target), self.register(), "wide")
         label, value = self.label(), Name(self.register())
-        array = TokenLike(label, self.draw.choice(TYPES), value, 1, self.variable("t"), (), self.register())
+        array = TokenLike(label, self.draw.choice(TYPES), value, 2, self.variable("t"), (), self.register(), True)
         between = self.draw.choice((array, Effect("ordered", label, (value,))))
         turns, operands = self.draw.choice((None, 2)), (self.expression(place),)
         variable, updates = self.variable("t"), self.draw.choice((0, 1))
