@@ -388,7 +388,7 @@ def _is_started(computed: Instruction, start: Instruction, computation: Computat
 
 
 def _unfolded(eqn: Instruction) -> list[Instruction]:
-    """What was read as one start: the equation, and the start of what it has computed."""
+    """The equation and the start of its results, if both were read as one start."""
     has = dict(eqn.computation.attributes) if eqn.computation and eqn.opcode == "start" else {}
     if "primitive" not in has:
         return [eqn]
