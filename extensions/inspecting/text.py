@@ -162,7 +162,7 @@ _PARTS = {primitive: part for part, primitive in _PRIMITIVES.items()}
 _OF_EACH: dict[str, Any] = {"lanes": (int,), "of_derivative": bool, "user_types": object}
 _ATTRIBUTES: dict[str, dict[str, Any]] = {
     "equation": {"primitive": str, "params": (object,)},
-    "start": {"name": str, "where": (object,), "host_function": object, "computed": object, **_OF_EACH},
+    "start": {"name": str, "where": (object,), "host_function": object, "computed": str, **_OF_EACH},
     "update": _OF_EACH,
     "done": _OF_EACH,
 }
@@ -344,9 +344,9 @@ class _Translation:
         return results
 
 
-# A start of a function of one equation is written as the start of that equation.
+# A start whose operands one equation has computed is written as the start of that equation.
 
-_NOT_STARTED = frozenset({*_OPERATIONS, "async", "parameter", "constant", "tuple"})
+_NEVER_STARTED = frozenset({"async", "equation", "parameter", "constant", "tuple"})
 
 
 def _folded(block: Block) -> Block:
@@ -379,7 +379,7 @@ def _folded(block: Block) -> Block:
 def _is_started(computed: Instruction, start: Instruction, computation: Computation, uses: Counter[str]) -> bool:
     if _opcode(computation) != "values" or computed.opcode != "equation" or not computed.outvars:
         return False
-    if computed.params["primitive"] in _NOT_STARTED:
+    if computed.params["primitive"] in {*_OPERATIONS, *_NEVER_STARTED}:
         return False
     if [x.name for x in computed.outvars] != [x.name for x in start.invars]:
         return False
@@ -630,7 +630,8 @@ class Reader:
     def _computation(self, block: Block, values: dict[str, Value]) -> tuple[tuple[str, ...], Computation]:
         self._expect("%results =")
         type_, at = self.type(), self._skip()
-        opcode = self._take(_WORD, "an opcode")
+        if (opcode := self._take(_WORD, "an opcode")) in _NEVER_STARTED:
+            self._unknown(opcode, at)
         self._expect("(")
         if self._list(lambda: self._operand(values), ")") != [*block.invars] or block.eqns or block.constants:
             self.fail("the computation of an operation is one instruction of all parameters, in order", at=at)
@@ -672,7 +673,7 @@ class Reader:
         else:
             operands = self._list(lambda: self._operand(values), ")")
             kind, _, part = opcode.rpartition("-")
-            is_part = bool(kind) and part in _PARTS.values() and kind != "equation"
+            is_part = bool(kind) and part in _PARTS.values() and kind not in _NEVER_STARTED - {"async"}
             if not is_part and (kind or part in _PARTS.values() or part not in _ATTRIBUTES):
                 self._unknown(opcode, at)
             computation = self._computation_of(kind, part, operands, at) if is_part else None

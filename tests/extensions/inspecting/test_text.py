@@ -250,7 +250,7 @@ def texts():
     return {short: inspection.text(short=short) for short in (False, True)}
 
 
-OPCODES = ["begin", "sin-begin", "start-sin", "start", "async", "values", "equation-done"]
+OPCODES = ["begin", "sin-begin", "start-sin", "start", "async", "values", "equation-done", "tuple-start"]
 
 
 @pytest.mark.parametrize("opcode", OPCODES)
