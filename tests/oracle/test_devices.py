@@ -291,7 +291,7 @@ def test_cases_reach_every_statement() -> None:
         "shards",
     }
     more |= {"jax_whole", "jax_whole_sharded", "jax_shards"}
-    without = {"fails_sync_unordered", "check", "action_quiet", "action_loud"}
+    without = {"fails_sync_unordered", "native_fails", "check", "action_quiet", "action_loud"}
     assert KINDS - without | more == set(counts)
     assert set(kinds) == {
         *(f"entry_{entry}" for entry in ENTRIES),
