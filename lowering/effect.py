@@ -424,7 +424,7 @@ def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
         # XLA would gather the sharded operands of a call.
         return _jax.mlir.lower_fun(lambda *operands: _chosen_by(operands[:tokens], operands[tokens:]))(ctx, *operands)
     is_token = [(aval.shape, aval.dtype) for aval in ctx.avals_out] == [((TOKEN_LENGTH,), np.uint32)]
-    if is_token and _jax.automatic_devices(ctx):
+    if is_token and _jax.automatic_devices(ctx) and not _jax.is_for_export(ctx):  # its partitioner is this process's
         return token_after_shards(ctx, *operands[:-1], token=operands[-1])
     aliases = {tokens + at: at for at in range(len(ctx.avals_out))}
     return _jax.call_handler(ctx, AFTER_TARGET, operands, {}, has_side_effect=False, aliases=aliases)

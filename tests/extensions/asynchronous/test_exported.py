@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import effects as fx
@@ -88,3 +89,19 @@ def test_programs_are_refused_where_there_are_no_handlers(program):
     exported = fx.export(fx.jit(program))(jnp.float32(2))
     with fx.config.override(native=False), pytest.raises(NotImplementedError, match="there are no native handlers"):
         exported.call(jnp.float32(2))
+
+
+@pytest.mark.parametrize("spec", [jax.P(), jax.P("x")], ids=["replicated", "sharded"])
+def test_statements_between_over_devices(spec, lines):
+    """What stands between start and done is tied to them, in a program that XLA distributes over devices."""
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = jax.device_put(np.arange(4, dtype=np.float32), jax.sharding.NamedSharding(mesh, spec))
+
+    def f(x):
+        future = fx.async_start(lambda x: x + 1, x)
+        y = x * x
+        fx.print("between {}", y)
+        return y + fx.async_done(future)
+
+    call = fx.deserialize(fx.export(fx.jit(f))(x).serialize()).call
+    assert lines(lambda: np.testing.assert_array_equal(call(x), [1, 3, 7, 13])) == ["between [0. 1. 4. 9.]"]

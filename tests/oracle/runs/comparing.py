@@ -24,6 +24,7 @@ from tests.oracle.failures import settle_domains, unknown_labels
 from tests.oracle.host import in_lane
 from tests.oracle.language import EFFECTS, Case, Run, domains_of_labels, kinds_of_labels, label_of, statements
 from tests.oracle.observe import Outcome, expect, without_signed_zeros
+from tests.oracle.runners import library
 from tests.oracle.runs.reader import Reader
 from tests.oracle.runs.recorded import RecordedDeviceReading, RecordedReading
 from tests.oracle.statements.callback import Callback
@@ -46,6 +47,7 @@ def reader() -> Reader:
 def recorded(describe: Callable[[], str]) -> Iterator[Callable[[Callable[[list[dict[str, Any]]], list[str]]], None]]:
     """Records what runs inside. It gets a function that reads the file, and raises an AssertionError with the program
     if something is wrong with that, or with its records, as a function says."""
+    library()  # which has effects of its own
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "run.fx"))
 
