@@ -65,9 +65,9 @@ def damaged(data: bytes, numbers: random.Random) -> bytes:
     filled = [at for at in range(0, len(data), 512) if any(data[at : at + 512])]
 
     def place() -> int:
-        if numbers.random() < 0.2:
-            return numbers.randrange(80)  # of the first page
-        return min(numbers.choice(filled) + numbers.randrange(512), len(new) - 1)
+        is_in_first_page = numbers.random() < 0.2
+        at = numbers.randrange(80) if is_in_first_page else numbers.choice(filled) + numbers.randrange(512)
+        return min(at, len(new) - 1)
 
     for _ in range(numbers.choice([1, 1, 1, 2, 5])):
         if not new:
