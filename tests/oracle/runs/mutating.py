@@ -25,7 +25,7 @@ from tests.oracle.devices.observe import expect as expect_on_devices
 from tests.oracle.devices.observe import observe as observe_on_devices
 from tests.oracle.expressions import Binary, Chain, Literal
 from tests.oracle.kernels.kernel import Kernel
-from tests.oracle.language import DOMAINS, EFFECTS, Block_, Case, Program, Run, label_of, statements
+from tests.oracle.language import DOMAINS, EFFECTS, Block_, Case, Program, Run, is_native, label_of, statements
 from tests.oracle.observe import expect, observe
 from tests.oracle.rings import in_new_thread
 from tests.oracle.runners import library
@@ -81,6 +81,8 @@ def mutations(program: Program) -> Iterator[Mutation]:
         for at, effect in enumerate(block):
             if not isinstance(effect, Effect | Log) or getattr(effect, "level", "") == "DEBUG":
                 continue
+            if is_native(effect.kind):  # a handler's line, whose title is `{}` and not its label
+                continue
 
             mutated = functools.partial(_mutated, program, path, block, at)
             label = effect.label
@@ -93,7 +95,7 @@ def mutations(program: Program) -> Iterator[Mutation]:
             yield mutated("added", added, labels=(added.label,), until=at, of=added)
             behind = block[at + 1] if at + 1 < len(block) else None
             is_alike = isinstance(behind, Effect | Log) and _domain(behind) == _domain(effect) is not None
-            if is_alike and getattr(behind, "level", "") != "DEBUG":
+            if is_alike and getattr(behind, "level", "") != "DEBUG" and not is_native(behind.kind):
                 yield mutated("moved", behind, effect, labels=(label, behind.label), until=at + 2, of=effect)
 
 
