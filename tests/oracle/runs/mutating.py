@@ -141,8 +141,9 @@ def lines_of(case: AnyCase) -> list[str]:
 
 def record(case: AnyCase, path: Path, **options: Any) -> None:
     """Runs a case and records it."""
+    runner = library()  # which has effects of its own
     with fx.record(path, **({"max_bytes": ROOM} | options)):
-        observe_on_devices(case, library()) if isinstance(case, DeviceCase) else observe(case, library())
+        observe_on_devices(case, runner) if isinstance(case, DeviceCase) else observe(case, runner)
 
 
 def repeatable(case: AnyCase) -> AnyCase | None:
