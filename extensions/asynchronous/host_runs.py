@@ -136,14 +136,15 @@ class HostRuns(Beside):
         finally:
             del self._awaited[me]
 
-    def _take(self, key: _Key) -> RunningHostCall:
+    def _take(self, key: _Key, device: int) -> RunningHostCall:
+        """`device`: its number in native code."""
         # The start comes from one device's thread; the done may come earlier, from a faster device's.
         while True:
             with self._came:
                 if (run := self._runs.pop(key, None)) is not None:
                     return run
                 begun = self._begun.get(key[:3], ())
-            if (started := native.started_operations(*key[:3])) is None:
+            if (started := native.started_operations(key.thread, key.epoch, device)) is None:
                 raise RuntimeError(MSG_DEVICE_FAILED)
             if not 0 < key.number <= started or key.number in begun:
                 raise RuntimeError(MSG_UNKNOWN_RUN)
@@ -153,7 +154,7 @@ class HostRuns(Beside):
 
     def done(self, ticket: Any, *, record: Record) -> Any:
         key = _key(record, int(ticket[0]) << 12 | int(ticket[1]), int(ticket[2]))
-        run = self._take(key)
+        run = self._take(key, number_of_device(record))
         native.set_offer_urgent()  # the function may wait for the drain
         stream = run.wait_for_stream()
         # In a run file the records of the function's own calls have this place, earlier ones included.

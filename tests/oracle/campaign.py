@@ -60,7 +60,7 @@ class Campaign:
 @functools.cache
 def _features() -> frozenset[str]:
     """What programs have. Handlers of the tests' own read operands on the host, so that GPUs have none."""
-    return frozenset(FEATURES) - ({"native"} if jax.default_backend() != "cpu" else set())
+    return frozenset(FEATURES) - ({"native", "native_fails"} if jax.default_backend() != "cpu" else set())
 
 
 def _with_runs(campaign: Campaign, checker: Callable[[], Callable[[Any], list[Outcome]]]) -> Campaign:

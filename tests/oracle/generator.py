@@ -83,8 +83,9 @@ class Generator(Leaves):
             *[self.ref_block] * 3,
             *[self.solve] * 2,
             self.map,
-            *[self.token_like] * 2,
         ]
+        if "arrays" in features:
+            self.nests += [self.token_like] * 2
         if words == "all" and "async" in features:
             self.nests += [self.in_flight] * 3
         # What a block has at least: a print, or sometimes another ordered effect.

@@ -120,7 +120,7 @@ FEATURES = frozenset(
     {
         *("log", "callback", "record", "nested", "vmap", "grad", "devices", "context", "failures", "process"),
         *("capture", "native", "jax", "export", "rings", "check", "async", "filters", "switches"),
-        *("domains", "barriers", "native_fails"),
+        *("domains", "barriers", "native_fails", "arrays"),
     }
 )
 

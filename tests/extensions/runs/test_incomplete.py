@@ -60,16 +60,16 @@ fx.effects_barrier()
 """
 
 
-def test_call_before_the_recording_is_said(path, command):
-    """EFFECTS_RUN begins to record in the midst of the first call, which has a name all the same. How long a killed
-    process has waited is known up to its newest entry only."""
+def test_call_in_which_the_recording_begins_is_named(path, command):
+    """EFFECTS_RUN begins to record in the midst of the first call, of which the file has all. How long a killed process
+    has waited is known up to its newest entry only."""
     run_python(KILLED, env={"EFFECTS_RUN": str(path)})
     _, text, _ = command("show", "--last", path)
-    assert re.search(r"The program `\S*first` \(thread 1, dispatch 0\), whose call came before the recording, ", text)
+    assert re.search(r"The program `\S*first` \(thread 1, dispatch 0\), called \S+ m?s before, ", text), text
     assert "was ended without closing" in text and re.search(r"`hangs` at .* has run for at least ", text), text
     _, text, _ = command("show", "--last", "--json", path)
     [program] = json.loads(text)["processes"][0]["programs"]
-    assert program["is_earlier"] and program["called"] is None and program["name"].endswith("first")
+    assert not program["is_earlier"] and program["called"] is not None and program["name"].endswith("first")
 
 
 def test_what_cannot_be_meant_is_refused(path, command):
