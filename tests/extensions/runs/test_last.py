@@ -249,6 +249,7 @@ def second(x):
     fx.callback(lambda: os._exit(0), None)
 
 first(1)
+fx.effects_barrier()
 second(2)
 fx.effects_barrier()
 """
