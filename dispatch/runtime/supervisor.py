@@ -103,7 +103,7 @@ class _Wait(NamedTuple):
 
     what: str
     says: str = ""
-    alike: tuple[Any, ...] = ()  # the key that groups similar waits; if empty, `what` and `says`
+    alike: tuple[Any, ...] = ()  # waits with the same key are shown as one, with a count; default: `what` and `says`
     stack: tuple[str, ...] = ()
 
 

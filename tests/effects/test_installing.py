@@ -1,4 +1,4 @@
-"""What keeps the package from being installed or imported is said in a sentence, with what to do."""
+"""Installations and imports that cannot succeed end with a sentence that names the cause and the remedy."""
 
 import os
 import re

@@ -130,8 +130,9 @@ struct EpochQueue {
   bool several_domains = false;   // it has had several
   // The oldest dispatch of the ended epochs whose records a run has yet to replay; 0: none.
   uint64_t ended_in_run = 0;
-  // Ended epochs that the host has not been told of, since earlier runs may have their records. Each is stored with the
-  // number of its newest earlier run. The host is told of the epoch when this run and all runs before it are over.
+  // Ended epochs that the host does not know of yet, since a run that began before an epoch ended may still replay its
+  // records. Each entry begins with the number of the newest such run. The host hears of the epoch as soon as no run
+  // has this number or a smaller one.
   std::deque<std::pair<uint64_t, Finished>> ended;
 
   bool is_suspended() const { return !runs.empty() || holds != 0; }

@@ -48,8 +48,8 @@ class Kernel:
     body: Block_
     target: str
     order: str | int | None = None  # in which its grid is visited: "reverse", or a seed
-    # If several cores have it, or its axes are parallel, JAX's interpreter for TPUs runs it, in an order that nobody
-    # knows: its programs share nothing, and it is not said what comes of it.
+    # JAX's interpreter for TPUs runs a kernel with several cores or parallel axes, and visits the grid in an unknown
+    # order. So its programs share no values, and it has no outputs.
     cores: int = 0
     parallel: bool = False
 
