@@ -162,6 +162,12 @@ def _compare_counts(expected: Outcome, seen: Outcome) -> list[str]:
     return complaints
 
 
+def not_out(due: Sequence[str], lines: Sequence[str], awaited: Collection[str], kinds: Mapping[str, str]) -> list[str]:
+    """Those of the lines that are due, of effects of the awaited kinds, that are not among the lines that are out."""
+    wanted = [line for line in due if kinds.get(line.split(" ", 1)[0]) in awaited]
+    return sorted(collections.Counter(wanted) - collections.Counter(lines))
+
+
 def _compare_barriers(case: Case, expected: Outcome, seen: Outcome) -> list[str]:
     """What was not out when a barrier for effects of some names returned, or with `sync` when a call raised."""
     kinds, complaints = kinds_of_labels(case.runs), []
@@ -169,9 +175,8 @@ def _compare_barriers(case: Case, expected: Outcome, seen: Outcome) -> list[str]
 
     def look(number: int, lines: Sequence[str], awaited: Collection[str], what: str) -> None:
         wanted = [] if expected.ends is None else expected.lines[: expected.ends[number]]
-        wanted = [line for line in wanted if kinds.get(line.split(" ", 1)[0]) in awaited]
-        if missing := collections.Counter(wanted) - collections.Counter(lines):
-            complaints.append(f"{what} ahead of {sorted(missing)}")
+        if missing := not_out(wanted, lines, awaited, kinds):
+            complaints.append(f"{what} ahead of {missing}")
 
     for number, lines in seen.at_barriers if not has_failed else ():
         name = case.runs[number].barrier

@@ -255,6 +255,17 @@ def test_check_reports_changed_lines(change: Callable[[list[str]], None], compla
     assert "Placing(devices=(0, 1, 2, 3)" in str(raised.value) and "def device_1(d, y, a, b, c, x)" in str(raised.value)
 
 
+def test_check_reports_a_barrier_that_returns_early() -> None:
+    """A barrier for prints alone returns when the prints of all devices are out, those of regions too."""
+    shows = Program((), (_region(Effect("ordered", "at", (D, Y)), Log("log", "event", "INFO", (A,), False)),))
+    sequence = (MeshRun(shows, (1, 2, 3), placing=Placing((2, 3), 1), barrier="print"),)
+    check(DeviceCase((sequence,)))
+    want, places = expect(sequence)
+    seen = dataclasses.replace(want, at_barriers=[(0, ["at 0 5"])])
+    [complaint] = compare(sequence, want, places, seen, None)
+    assert complaint == "the barrier for print behind dispatch 0 returned ahead of ['at 1 6']"
+
+
 def test_check_reports_lines_of_a_thread() -> None:
     """Each thread's own lines are compared, and only these."""
     shows = [
@@ -298,7 +309,7 @@ def test_cases_reach_every_statement() -> None:
         *(f"devices_{count}" for count in (2, 4, 8)),
         *("threads_2", "threads_3", "explicit", "permuted", "changing_devices", "mixed", "loose", "skips"),
         *("exported", "exported_for_several"),
-        *("outside", "barriers", "capture", "order_process", "fails_in_region"),
+        *("outside", "barriers", "named_barriers", "capture", "order_process", "fails_in_region"),
     }
 
 

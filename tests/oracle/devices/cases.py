@@ -15,7 +15,7 @@ from tests.oracle.devices.loose import loose_regions
 from tests.oracle.devices.placing import DEVICES, ENTRIES, Placing
 from tests.oracle.devices.region import Region
 from tests.oracle.generator import Generator
-from tests.oracle.language import FEATURES, MODULUS, REGISTERS, Program, Run, statements
+from tests.oracle.language import AWAITED, FEATURES, MODULUS, REGISTERS, Program, Run, kinds_of_labels, statements
 from tests.oracle.place import Draw, HypothesisDraw, RandomDraw
 from tests.oracle.statements.callback import Callback
 
@@ -59,13 +59,17 @@ def _sequence(draw: Draw, prefix: str, size: int, features: frozenset[str], most
         state = tuple(draw.integer(0, MODULUS - 1) for _ in REGISTERS) if fresh else None
         calls = any(isinstance(s, Callback) or "async_host" in s.kinds() for s in statements(made))
         exported = not calls and not pmap and draw.integer(0, 1) == 1
+        barrier, kinds = "", {*kinds_of_labels(made).values()}
+        if "barriers" in features and not draw.integer(0, 3):
+            barrier = draw.choice([name for name in AWAITED if kinds & {*AWAITED[name]}] or ["print"])
         if pmap is None:
-            return Run(made, state, draw.integer(0, DEVICES - 1), draw.integer(0, 2) == 2, exported)
+            by_default = draw.integer(0, 2) == 2
+            return Run(made, state, draw.integer(0, DEVICES - 1), by_default, exported, barrier=barrier)
         placing = draw.choice(placings) if placings and draw.integer(0, 1) and not pmap else _placing(draw, pmap)
         placings.append(placing)
         # An exported program runs where its arguments are.
         exported = exported and placing.entry in ("replicated", "sharded") and not placing.explicit
-        return MeshRun(made, state, exported=exported, placing=placing)
+        return MeshRun(made, state, exported=exported, placing=placing, barrier=barrier)
 
     placings: list[Placing] = []
     items: list[Item] = []

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tests.oracle.compare import compare as compare_outcomes
-from tests.oracle.compare import run_and_compare, sources_of, where
+from tests.oracle.compare import not_out, run_and_compare, sources_of, where
 from tests.oracle.devices.language import DeviceCase, Item, MeshRun, Outside
 from tests.oracle.devices.loose import loose_regions
 from tests.oracle.devices.observe import Seen, expect, jax_refuses, observe
 from tests.oracle.devices.region import Region
 from tests.oracle.devices.tokens import compare_tokens
 from tests.oracle.failures import stopped_labels
-from tests.oracle.language import EFFECTS, Case, Run, domains_of_labels, kinds_of_labels, label_of, statements
+from tests.oracle.language import AWAITED, EFFECTS, Case, Run, domains_of_labels, kinds_of_labels, label_of, statements
 from tests.oracle.observe import NotInJax, Outcome
 from tests.oracle.runners import library
 from tests.oracle.statements.callback import Callback
@@ -96,10 +96,23 @@ def compare(
         dataclasses.replace(want, lines=want_ordered + want_rest, stopped=[]),
         dataclasses.replace(seen, lines=seen_ordered + seen_rest),
     )
+    complaints += _compare_barriers(runs, want, seen)
     if records is not None:
         complaints += _compare_devices(runs, want, places, records, unordered)
     if seen.tokens is not None:
         complaints += compare_tokens(runs, seen.tokens)
+    return complaints
+
+
+def _compare_barriers(runs: Case, want: Outcome, seen: Outcome) -> list[str]:
+    """What was not out when a barrier for effects of one name returned. One that fails says nothing of the others."""
+    if want.errors or any(isinstance(state, str) for state in want.states):
+        return []
+    complaints, kinds = [], kinds_of_labels(runs)
+    for (number, due), (_, lines) in zip(want.at_barriers, seen.at_barriers, strict=True):
+        name = runs.runs[number].barrier
+        if missing := not_out(due, lines, AWAITED[name], kinds):
+            complaints.append(f"the barrier for {name} behind dispatch {number} returned ahead of {missing}")
     return complaints
 
 
@@ -160,6 +173,7 @@ def describe(case: DeviceCase) -> str:
             else:
                 exported = " exported" if item.exported else ""
                 exported += f", after {item.change!r}" * bool(item.change)
+                exported += f", then a barrier for {item.barrier}" * (bool(item.barrier) and isinstance(item, MeshRun))
                 at = f"{exported} on {item.placing}" if isinstance(item, MeshRun) else where(item)
                 text = f"program {numbers[item.program]} from {item.state or 'the state before'}{at}"
             texts.append(f"# thread {thread}: {text}")

@@ -64,6 +64,7 @@ class DeviceCase:
         found += ["skips"] * any(skipping_regions(run.program) - loose_regions(run.program) for run in self.runs)
         items = [item for sequence in self.sequences for item in sequence]
         found += ["outside"] * any(isinstance(item, Outside) and bool(item.label) for item in items)
+        found += ["named_barriers"] * any(run.barrier for run in self.runs)
         found += ["barriers"] * any(isinstance(item, Outside) and not item.label for item in items)
         found += [f"devices_{size}" for size in sorted({len(p.devices) for p in placings})]
         return (*found, *(f"entry_{entry}" for entry in sorted({p.entry for p in placings})))

@@ -54,6 +54,8 @@ def expect(
                 outcome.stopped.append(number)
         except Failure as failure:
             outcome.states.append(str(failure))
+        if item.barrier:
+            outcome.at_barriers.append((number, [*reading.lines]))
         number += 1
     reading.note_places()
     outcome.lines, outcome.errors = reading.lines, reading.failures
@@ -121,16 +123,16 @@ def _jitted(item: Run, runner: Runner, host: Host) -> Callable[..., State]:
     return run_there
 
 
-def _dispatch(sequence: Sequence[Item], runner: Runner, outcome: Outcome) -> None:
+def _dispatch(sequence: Sequence[Item], runner: Runner, outcome: Outcome, written: io.StringIO) -> None:
     """Does what the sequence says, without waiting but where it says so, and at the end."""
     host = Host(write_line, runner.actions)
     jitted: dict[Any, Callable[..., State]] = {}
     results: list[State | str] = []
     state: State = ()
 
-    def barrier() -> None:
+    def barrier(**options: Any) -> None:
         try:
-            runner.barrier()
+            runner.barrier(**options)
         except runner.error as error:
             outcome.errors += [label_of_error(failure, host) for failure in failures_of(error)]
 
@@ -145,7 +147,7 @@ def _dispatch(sequence: Sequence[Item], runner: Runner, outcome: Outcome) -> Non
         if item.change:
             barrier()
             in_new_thread(lambda item=item: runner.change(item.change))
-        key = dataclasses.replace(item, state=None, change="")
+        key = dataclasses.replace(item, state=None, change="", barrier="")
         if key not in jitted:
             jitted[key] = _jitted(item, runner, host)
         number = len(results)
@@ -156,6 +158,9 @@ def _dispatch(sequence: Sequence[Item], runner: Runner, outcome: Outcome) -> Non
             results.append(state)
         except runner.error as error:
             results.append(label_of_error(error, host))
+        if item.barrier:
+            barrier(effects=item.barrier)
+            outcome.at_barriers.append((number, without_signed_zeros(written.getvalue().splitlines())))
     barrier()
     outcome.counts = runner.counts()
     outcome.states = [state if isinstance(state, str) else tuple(int(value) for value in state) for state in results]
@@ -173,7 +178,7 @@ def observe(case: DeviceCase, runner: Runner) -> Seen:
 
     def run(number: int) -> None:
         try:
-            _dispatch(case.sequences[number], runner, outcomes[number])
+            _dispatch(case.sequences[number], runner, outcomes[number], written)
         except BaseException as error:
             failed.append(error)
 
