@@ -8,8 +8,11 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from effects import _errors as errors
 from effects import _removed
 from effects._jax import for_users
+
+_PAGE = "docs/reference/settings.md"
 
 MSG_SETTING = (
     "The setting {where} was given {value!r}. It takes {expected}. Correct it, or leave it out for the default, "
@@ -149,7 +152,7 @@ class Config:
             parsed = parse(value)
         except (ValueError, KeyError, TypeError):
             text = MSG_SETTING.format(where=where, value=value, expected=expected, default=default)
-            raise ValueError(_removed.message(f'fx.config.{name}="{value}"') or text) from None
+            raise errors.value_error(_removed.message(f'fx.config.{name}="{value}"') or text) from None
         object.__setattr__(self, name, parsed)
         for listener in self._listeners:
             listener(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
@@ -159,8 +160,38 @@ class _Explained(Exception):
     _page: str
 
     def __str__(self) -> str:
-        text = super().__str__()
-        return f"{text}{chr(10) if chr(10) in text else ' '}See {self._page}."
+        return _with_page(super().__str__(), self._page)
+
+
+def _with_page(text: str, page: str) -> str:
+    return f"{text}{chr(10) if chr(10) in text else ' '}See {page}."
+
+
+# Python's own errors, for wrong calls. Their texts end with the page `_PAGE` of the module that raises them, or of the
+# nearest package around it that names one.
+
+
+def type_error(text: str) -> TypeError:
+    return TypeError(_with_page(text, _page_of_caller()))
+
+
+def value_error(text: str) -> ValueError:
+    return ValueError(_with_page(text, _page_of_caller()))
+
+
+def runtime_error(text: str) -> RuntimeError:
+    return RuntimeError(_with_page(text, _page_of_caller()))
+
+
+def unsupported(text: str) -> NotImplementedError:
+    return NotImplementedError(_with_page(text, _page_of_caller()))
+
+
+def _page_of_caller() -> str:
+    names = sys._getframe(2).f_globals
+    while "_PAGE" not in names and names["__name__"] != "effects":
+        names = vars(sys.modules[names["__name__"].rpartition(".")[0]])
+    return names.get("_PAGE", "docs/troubleshooting.md")
 
 
 class FormatError(_Explained, ValueError):

@@ -7,7 +7,8 @@ TOO_NEW = 0, 13
 
 MSG_JAX = (
     "token-effects cannot be imported with JAX {version}. It uses private names of JAX, and supports the versions "
-    "from {oldest} on and before {too_new}. Install one of these: pip install 'jax>={oldest},<{too_new}'."
+    "from {oldest} on and before {too_new}. Install one of these: pip install 'jax>={oldest},<{too_new}'. "
+    "See docs/reference/compatibility.md."
 )
 
 if not OLDEST <= jax.__version_info__[:2] < TOO_NEW:

@@ -23,3 +23,5 @@ from effects.lowering.tokens import TokenContext as TokenContext
 from effects.lowering.tokens import TokenRule as TokenRule
 from effects.lowering.tokens import register_token_rule as register_token_rule
 from effects.lowering.tokens import thread_tokens as thread_tokens
+
+_PAGE = "docs/reference/transformations.md"

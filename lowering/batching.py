@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from effects import _errors as errors
 from effects import _jax
 from effects._jax import patches
 from effects._model.primitive import effect_p
@@ -28,7 +29,7 @@ def _batch_cond(batch: _Rule) -> _Rule:
         if not (differs and any(map(needs_masks, branches))):
             return batch(axis_data, args, dims, branches=branches, **params)
         if any(map(_jax.has_state, branches)):
-            raise NotImplementedError(MSG_MASKED_STATE.format(control="`cond` or `switch`"))
+            raise errors.unsupported(MSG_MASKED_STATE.format(control="`cond` or `switch`"))
         index, *operands = (_jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True))
         results = []
         for i, branch in enumerate(branches):
@@ -98,7 +99,7 @@ def _batch_while(batch: _Rule) -> _Rule:
                 body_jaxpr=body_jaxpr,
             )
         if _jax.has_state(cond_jaxpr) or _jax.has_state(body_jaxpr):
-            raise NotImplementedError(MSG_MASKED_STATE.format(control="`while_loop`"))
+            raise errors.unsupported(MSG_MASKED_STATE.format(control="`while_loop`"))
         consts = [
             x if dim is None else _jax.lanes_at_front(x, dim, axis_data)
             for x, dim in zip(args[:split], dims[:split], strict=True)

@@ -279,7 +279,7 @@ def needs_masks(jaxpr: Any) -> bool:
 def mask_lane_by_lane(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
     """Binds an equation that has neither a mask rule nor a holder, for one active lane after the other."""
     if any(map(_jax.is_reference, operands)):
-        raise NotImplementedError(MSG_MASKED_STATE.format(control=f"branch or loop with `{eqn.primitive}`"))
+        raise errors.unsupported(MSG_MASKED_STATE.format(control=f"branch or loop with `{eqn.primitive}`"))
 
     def call(active: Any, *operands: Any) -> list[Any]:
         def skip(*operands: Any) -> list[Any]:

@@ -454,7 +454,7 @@ def _apply_rule(
     known = registered_effects()
     for effect in ctx.effects:
         if effect.name not in known:
-            raise ValueError(MSG_UNKNOWN_IN_PROGRAM.format(effect=effect.name, where=ctx.where))
+            raise errors.value_error(MSG_UNKNOWN_IN_PROGRAM.format(effect=effect.name, where=ctx.where))
     if rule is None:
         raise _missing_rule(ctx.eqn, ctx.effects)
     result = rule(ctx, tokens, *operands, **ctx.eqn.params)
@@ -465,7 +465,7 @@ def _apply_rule(
         or result[0].keys() != tokens.keys()
         or len(result[1]) != ctx.outs
     ):
-        raise TypeError(
+        raise errors.type_error(
             MSG_RULE_RETURNED.format(primitive=ctx.primitive, got=result, keys=", ".join(tokens), outs=ctx.outs)
         )
     return result

@@ -13,6 +13,7 @@ from typing import Any, Concatenate, NamedTuple, Never, ParamSpec, TypeVar, Unpa
 
 import jax
 
+from effects import _errors as errors
 from effects import _jax
 from effects._jax import api_boundary
 from effects._model.wire import ProgramTraits
@@ -212,7 +213,7 @@ class Executable:
 
     @property
     def _unloaded_executable(self) -> Never:
-        raise NotImplementedError(MSG_SERIALIZE_EXECUTABLE.format(program=self._function_name))
+        raise errors.unsupported(MSG_SERIALIZE_EXECUTABLE.format(program=self._function_name))
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._threaded, name)
@@ -295,7 +296,7 @@ class Traced(_Stage):
         if "_private_parameters" in options:  # `jax.export` would take the tokens for arguments
             if not summarize(self._stage.jaxpr).effects:
                 return self._stage.lower(**options)
-            raise NotImplementedError(MSG_JAX_EXPORT.format(program=self._function._name))
+            raise errors.unsupported(MSG_JAX_EXPORT.format(program=self._function._name))
         args, kwargs = self._arguments
         threaded = self._function._threaded.trace(runtime_token_for(args, kwargs), *args, **kwargs)
         return Lowered(self._function, threaded.lower(**options))

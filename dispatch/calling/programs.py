@@ -17,6 +17,7 @@ from typing import Any, TypedDict
 import jax
 import numpy as np
 
+from effects import _errors as errors
 from effects import _jax
 from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
 from effects._model.effect import domain_number, token_key, token_keys
@@ -272,7 +273,7 @@ def with_program_of_ours(fun: Any, options: dict[str, Any], jit: Callable[..., A
     if not is_ours and (known is None or (program is fun and (options or not known[1]))):
         return None  # a `jax.jit` function is called unchanged, with the outer jit's options, as JAX does
     if options:
-        raise TypeError(MSG_OPTIONS.format(fun=fun, names=", ".join(f"`{name}`" for name in options)))
+        raise errors.type_error(MSG_OPTIONS.format(fun=fun, names=", ".join(f"`{name}`" for name in options)))
     if known is None:
         return fun
     inner, options = known

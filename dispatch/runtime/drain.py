@@ -225,7 +225,7 @@ class Drain:
             self.finish(done)
             return True
         if self._writes == threading.get_ident():
-            raise RuntimeError(MSG_OUTPUT_WAITS)
+            raise errors.runtime_error(MSG_OUTPUT_WAITS)
         if not self.has_started and not done():  # a program that failed while it was traced or compiled has an epoch
             self.start()
         return native.wait(lambda: done() or self.ended, timeout, native.is_nested())

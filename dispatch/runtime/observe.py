@@ -14,6 +14,8 @@ from effects.dispatch.runtime.observers import Capture, Handler, captures
 from effects.dispatch.runtime.runtime import MSG_WHILE_TRACING, effects_barrier, runtime
 from effects.lowering.native_module import native
 
+_PAGE = "docs/reference/handlers.md"
+
 MSG_HANDLER = (
     "`add_handler` was given {handler}, which has no method `handle` and cannot be called. A handler takes one "
     "`Record` at a time. Pass a function of a record, or an object with `handle(record)`."
@@ -47,7 +49,7 @@ def capture(suppress: bool = False) -> contextlib.AbstractContextManager[list[Re
         ['x = 1']
     """
     if is_being_traced():
-        raise RuntimeError(MSG_WHILE_TRACING.format(call="fx.capture"))
+        raise errors.runtime_error(MSG_WHILE_TRACING.format(call="fx.capture"))
     mine = Capture(suppress)
     before: list[tuple[Capture, ...]] = []
 
@@ -117,9 +119,9 @@ def add_handler(handler: H, effects: Any = None) -> AddedHandler[H]:
     """
     takes_records = callable(getattr(handler, "handle", None)) or callable(handler)
     if isinstance(handler, type):
-        raise TypeError(MSG_HANDLER_CLASS.format(name=handler.__qualname__))
+        raise errors.type_error(MSG_HANDLER_CLASS.format(name=handler.__qualname__))
     if not takes_records:
-        raise TypeError(MSG_HANDLER.format(handler=errors.shown(handler)))
+        raise errors.type_error(MSG_HANDLER.format(handler=errors.shown(handler)))
     added = AddedHandler(handler, None if effects is None else effect_names(effects))
     runtime.waiting.for_thread()
     try:
@@ -153,7 +155,7 @@ def remove_handler(token: Any) -> None:
         (added for added in reversed(runtime.observers.handlers) if added is token or added.handler is token), None
     )
     if added is None or not runtime.observers.remove(added):
-        raise ValueError(MSG_HANDLER_TOKEN.format(token=errors.shown(token)))
+        raise errors.value_error(MSG_HANDLER_TOKEN.format(token=errors.shown(token)))
     if not native.is_nested():
         try:
             while added.is_busy and not runtime.drain.wait(lambda: not added.is_busy, _LOOK):

@@ -37,6 +37,8 @@ from effects.dispatch.runtime.streams import Stream, Streams
 from effects.lowering.native_module import native
 from effects.lowering.sites import KnownSites, to_bytes
 
+_PAGE = "docs/guide/callbacks.md"
+
 MSG_FOREIGN_CALLBACK = (
     "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "
     "name can. Register it under one name in both processes, with `@fx.register_callback('some.name')`."
@@ -206,7 +208,7 @@ class Replay:
         call: Any = site.content  # a `HostCall`, by the record's flags
         fn = call.function.fn
         if fn is None:
-            raise RuntimeError(MSG_FOREIGN_CALLBACK.format(name=call.function.name))
+            raise errors.runtime_error(MSG_FOREIGN_CALLBACK.format(name=call.function.name))
         if call.runs_with_empty_mask and (active := site.active(payload)) is not None and not active.any():
             raise _EndedElsewhere(call.without_lanes(site.where))
         values = site.read(payload)

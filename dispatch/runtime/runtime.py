@@ -471,12 +471,12 @@ def effects_barrier(
     """
     if timeout is not None:
         if isinstance(timeout, bool) or not isinstance(timeout, Real) or not timeout >= 0:
-            raise ValueError(MSG_TIMEOUT_VALUE.format(timeout=timeout))
+            raise errors.value_error(MSG_TIMEOUT_VALUE.format(timeout=timeout))
         timeout = float(timeout)
     if scope not in ("local", "global"):
-        raise ValueError(MSG_SCOPE.format(scope=scope))
+        raise errors.value_error(MSG_SCOPE.format(scope=scope))
     if _jax.is_being_traced():
-        raise RuntimeError(MSG_WHILE_TRACING.format(call="fx.effects_barrier"))
+        raise errors.runtime_error(MSG_WHILE_TRACING.format(call="fx.effects_barrier"))
     names = None if effects is None else effect_names(effects)
     if runtime.is_lost:
         return  # nothing was issued here, since that raises

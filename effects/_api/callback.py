@@ -24,6 +24,8 @@ from effects._model.primitive import bind_where, effect_p
 from effects._model.site import Site
 from effects._model.where import Where, where_called
 
+_PAGE = "docs/guide/callbacks.md"
+
 MSG_CALLBACK_NOT_CALLABLE = (
     "`{call}` at {where} was given {fn} as its function. A callback is a function, or another callable. Pass the "
     "function first, and then the types of its results: `{call}(fn, shapes, x)`."
@@ -162,14 +164,14 @@ def callback(
         and isinstance(result_shape_dtypes, (jax.Array, np.ndarray))
         and _lacks_an_argument(fn, args, taken)
     ):
-        raise TypeError(MSG_ORDER_OF_JAX.format(where=where, name=function_name(fn)))
+        raise errors.type_error(MSG_ORDER_OF_JAX.format(where=where, name=function_name(fn)))
     check_function("fx.callback", fn, args, taken, where)
     if vmap_method not in _VMAP_METHODS:
         known = ", ".join(map(repr, _VMAP_METHODS))
-        raise ValueError(MSG_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
+        raise errors.value_error(MSG_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
     function = HostFunction.of(fn)
     if per_shard and result_shape_dtypes is not None:
-        raise ValueError(MSG_PER_SHARD_RESULTS.format(name=function.name, where=where))
+        raise errors.value_error(MSG_PER_SHARD_RESULTS.format(name=function.name, where=where))
     results, tree = None, None
     if result_shape_dtypes is not None:
         shapes, tree = jax.tree.flatten(result_shape_dtypes)
@@ -179,7 +181,7 @@ def callback(
     chosen = host_effect("fx.callback", where, effect, CALLBACK, ordered)
     asked = choose("fx.callback", where, level, logger, every, first, min_seconds, needs_level=False)
     if results is not None and (asked != ALWAYS or when is not None):
-        raise ValueError(MSG_FILTERED_RESULTS.format(name=function.name, where=where))
+        raise errors.value_error(MSG_FILTERED_RESULTS.format(name=function.name, where=where))
     site = Site(chosen, content, leaves, arguments_tree, where, per_shard=bool(per_shard), filter=asked)
     if results is None:
         bind_where(when, operands, site, "fx.callback")
@@ -192,22 +194,22 @@ def callback(
 def check_function(call: str, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], where: Where) -> None:
     """Refuses a function that is known to fail, or not to run, when it is called with these arguments."""
     if not callable(fn):
-        raise TypeError(MSG_CALLBACK_NOT_CALLABLE.format(call=call, where=where, fn=errors.shown(fn)))
+        raise errors.type_error(MSG_CALLBACK_NOT_CALLABLE.format(call=call, where=where, fn=errors.shown(fn)))
     name = function_name(fn)
     for is_one, kind, what, runs in _RUN_LATER:
         if any(is_one(called) for called in (fn, type(fn).__call__)):
             shown = {"call": call, "where": where, "name": name, "kind": kind, "what": what}
             example = f": where it has a result, `lambda *args: {runs}`, with `f` for it" * bool(runs)
-            raise TypeError(MSG_CALLBACK_RUNS_LATER.format(example=example, **shown))
+            raise errors.type_error(MSG_CALLBACK_RUNS_LATER.format(example=example, **shown))
     if (closed_over := _tracer_in(fn)) is not None:
-        raise TypeError(MSG_CLOSES_OVER.format(call=call, where=where, name=name, value=closed_over))
+        raise errors.type_error(MSG_CLOSES_OVER.format(call=call, where=where, name=name, value=closed_over))
     if why := _why_not(fn, args, kwargs):
         record = " and `record`" if "record" in kwargs else ""
         signature = _signature(fn)
         message = MSG_CALLBACK_ARGUMENTS.format(
             call=call, where=where, name=name, why=why, record=record, signature=signature
         )
-        raise TypeError(message)
+        raise errors.type_error(message)
 
 
 def _tracer_in(fn: Any) -> str | None:
@@ -264,7 +266,7 @@ def result_type(shape: Any, name: str, where: Where, call: str = "fx.callback") 
         if not is_number or any(isinstance(n, int) and n < 0 for n in dims):
             raise TypeError
     except Exception:
-        raise TypeError(MSG_RESULT_TYPE.format(call=call, where=where, name=name, got=shape)) from None
+        raise errors.type_error(MSG_RESULT_TYPE.format(call=call, where=where, name=name, got=shape)) from None
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        raise TypeError(MSG_RESULT_64.format(call=call, where=where, name=name, dtype=dtype))
+        raise errors.type_error(MSG_RESULT_64.format(call=call, where=where, name=name, dtype=dtype))
     return Operand(dims, dtype, stored_dtype(dtype))

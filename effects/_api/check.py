@@ -25,6 +25,8 @@ from effects._model.record import Record
 from effects._model.site import Site
 from effects._model.where import Where, where_called
 
+_PAGE = "docs/guide/callbacks.md#check-values"
+
 MSG_PREDICATE = (
     "`{call}` at {where} was given {predicate} as its predicate. A predicate is a boolean, or an array of booleans, "
     "{rule}. Write a comparison, say `{example}`."
@@ -168,7 +170,9 @@ def truth_of(predicate: Any, where: Where, together: Callable[[Any], Any], call:
         return bool(predicate)
     if not isinstance(predicate, (jax.Array, np.ndarray)) or predicate.dtype != bool:
         shown = f"an array of {predicate.dtype}" if hasattr(predicate, "dtype") else errors.shown(predicate)
-        raise TypeError(MSG_PREDICATE.format(call=call, where=where, predicate=shown, rule=rule, example=example))
+        raise errors.type_error(
+            MSG_PREDICATE.format(call=call, where=where, predicate=shown, rule=rule, example=example)
+        )
     with jax.transfer_guard("allow"):  # the user's guard is not for our transfer
         truth = together(predicate) if predicate.ndim else predicate
         return truth if isinstance(truth, _jax.Tracer) else bool(truth)
@@ -300,7 +304,7 @@ def error_if(
     for leaf in leaves:
         if not isinstance(leaf, (jax.Array, np.ndarray, np.generic, int, float, complex)) or _jax.is_reference(leaf):
             shown = errors.shown(leaf)
-            raise TypeError(MSG_NOT_AN_ARRAY.format(where=where, value=shown, type=type(leaf).__name__))
+            raise errors.type_error(MSG_NOT_AN_ARRAY.format(where=where, value=shown, type=type(leaf).__name__))
     operands, arguments, tree = take_arguments(args, kwargs, "fx.error_if", where, takes_objects=True)
     fmt, arguments, record_fields = check_format("fx.error_if", fmt, arguments, tree, where)
     function, one = HostFunction.of(_end), jax.tree.structure(0)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Never
 
+from effects import _errors as errors
 from effects import _jax
 from effects._model.content import NativeText, Report, described_by
 from effects._model.effect import PROGRAM, Effect, host_effect, register_effect
@@ -19,6 +20,8 @@ from effects._model.record import Record, after_shard
 from effects._model.site import Site
 from effects._model.text import text_plan
 from effects._model.where import where_called
+
+_PAGE = "docs/guide/logging.md"
 
 MSG_LOG_EVENT = (
     "`fx.log` at {where} was given {event!r} as its event. An event is named by a non-empty string, and values are its "
@@ -183,15 +186,15 @@ def log(
     """
     where = where_called()
     if not isinstance(event, str) or not event:
-        raise TypeError(MSG_LOG_EVENT.format(where=where, event=event))
+        raise errors.type_error(MSG_LOG_EVENT.format(where=where, event=event))
     if holds_tracer(event):
-        raise TypeError(MSG_TRACER_IN_TEXT.format(call="fx.log", where=where, text=event, path="its event"))
+        raise errors.type_error(MSG_TRACER_IN_TEXT.format(call="fx.log", where=where, text=event, path="its event"))
     if unnamed:
         given = "a value" if len(unnamed) == 1 else f"{len(unnamed)} values"
-        raise TypeError(MSG_LOG_UNNAMED.format(where=where, event=event, given=given))
+        raise errors.type_error(MSG_LOG_UNNAMED.format(where=where, event=event, given=given))
     if taken := sorted(RESERVED & set(fields)):
         names = ", ".join(f"`{name}`" for name in taken)
-        raise ValueError(MSG_LOG_FIELD.format(where=where, names=names, first=taken[0]))
+        raise errors.value_error(MSG_LOG_FIELD.format(where=where, names=names, first=taken[0]))
     operands, leaves, tree = take_arguments((), fields, "fx.log", where)
     chosen = host_effect("fx.log", where, effect, LOG, ordered)
     asked = choose("fx.log", where, level, logger, every, first, min_seconds)

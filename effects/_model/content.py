@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
+from effects import _errors as errors
 from effects._model.function import HostFunction
 from effects._model.operand import Operand
 from effects._model.plan import Plan
@@ -23,6 +24,8 @@ from effects._model.plan import Plan
 if TYPE_CHECKING:
     from effects._model.record import Record
     from effects._model.site import Site
+
+_PAGE = "docs/how-to/add-an-effect.md#on-the-host-a-content"
 
 MSG_UNKNOWN_CONTENT = (
     "A program has an effect whose records are described by {kind!r}, and this process knows those described by "
@@ -256,5 +259,5 @@ def content_from(description: Mapping[str, Any], read_operand: Callable[[Any], O
     if key in _later:
         importlib.import_module(_later[key])
     if key not in _kinds:
-        raise ValueError(MSG_UNKNOWN_CONTENT.format(kind=key, known=", ".join(sorted({*_kinds, *_later}))))
+        raise errors.value_error(MSG_UNKNOWN_CONTENT.format(kind=key, known=", ".join(sorted({*_kinds, *_later}))))
     return _kinds[key].from_description(description, read_operand)

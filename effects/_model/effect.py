@@ -10,8 +10,11 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
+from effects import _errors as errors
 from effects import _jax
 from effects._model.wire import DOMAIN_BITS, NO_DOMAIN
+
+_PAGE = "docs/reference/declaring.md"
 
 MSG_EFFECT_NAME = (
     "An effect was given the name {name!r}. An effect's name is a non-empty string. Write, say, `fx.Effect('ping')`."
@@ -59,11 +62,11 @@ class Effect(_jax.JaxEffect):
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise TypeError(MSG_EFFECT_NAME.format(name=self.name))
+            raise errors.type_error(MSG_EFFECT_NAME.format(name=self.name))
         if self.kind not in ("host", "device"):
-            raise ValueError(MSG_EFFECT_KIND.format(name=self.name, kind=self.kind))
+            raise errors.value_error(MSG_EFFECT_KIND.format(name=self.name, kind=self.kind))
         if self.domain is not None and not isinstance(self.domain, str):
-            raise TypeError(MSG_EFFECT_DOMAIN_TYPE.format(name=self.name, domain=self.domain))
+            raise errors.type_error(MSG_EFFECT_DOMAIN_TYPE.format(name=self.name, domain=self.domain))
         object.__setattr__(self, "ordered", bool(self.ordered))
         object.__setattr__(self, "domain", self.domain or self.name)
 
@@ -143,7 +146,7 @@ def domain_number(domain: str) -> int:
         taken = {*_numbers.values()}
         free = (number for at in range(count) if (number := (digest + at) % count) not in taken)
         if (number := next(free, None)) is None:
-            raise ValueError(MSG_DOMAINS.format(domain=domain, count=count))
+            raise errors.value_error(MSG_DOMAINS.format(domain=domain, count=count))
         return _numbers.setdefault(domain, number)
 
 
@@ -170,7 +173,7 @@ def register_effect(effect: Effect) -> Effect:
         True
     """
     if not isinstance(effect, Effect):
-        raise TypeError(MSG_NOT_AN_EFFECT.format(what=effect))
+        raise errors.type_error(MSG_NOT_AN_EFFECT.format(what=effect))
     with _lock:
         if (known := _effects.get(effect.name)) is None:
             _check_domain(effect)
@@ -178,7 +181,7 @@ def register_effect(effect: Effect) -> Effect:
                 domain_number(effect.domain)
             known = _effects[effect.name] = effect
     if known != effect:
-        raise ValueError(MSG_EFFECT_TAKEN.format(known=known, effect=effect, name=effect.name))
+        raise errors.value_error(MSG_EFFECT_TAKEN.format(known=known, effect=effect, name=effect.name))
     return known
 
 
@@ -186,7 +189,7 @@ def _check_domain(effect: Effect) -> None:
     domains = {PROGRAM, *(other.domain for other in _effects.values())}
     if effect.ordered and effect.domain not in domains | {effect.name}:
         known = ", ".join(sorted(domains | {effect.name}))
-        raise ValueError(MSG_UNKNOWN_DOMAIN.format(name=effect.name, domain=effect.domain, domains=known))
+        raise errors.value_error(MSG_UNKNOWN_DOMAIN.format(name=effect.name, domain=effect.domain, domains=known))
 
 
 def registered_effects() -> Mapping[str, Effect]:
@@ -220,7 +223,7 @@ def named_effect(call: str, where: object, effect: object) -> Effect:
     known = _effects.get(name) if isinstance(name, str) else None
     if known is None or (isinstance(effect, Effect) and effect not in (known, known.unordered())):
         names = ", ".join(sorted(_effects))
-        raise ValueError(MSG_EFFECT_OF_CALL.format(call=call, where=where, effect=repr(effect), known=names))
+        raise errors.value_error(MSG_EFFECT_OF_CALL.format(call=call, where=where, effect=repr(effect), known=names))
     return effect if isinstance(effect, Effect) else known
 
 
@@ -228,9 +231,9 @@ def host_effect(call: str, where: object, effect: object, default: Effect, order
     """The effect of a call at this line: the one that it names, or its `own` if that is None."""
     chosen = default if effect is None else named_effect(call, where, effect)
     if chosen.kind != "host":
-        raise ValueError(MSG_EFFECT_ON_DEVICE.format(call=call, where=where, effect=chosen.name))
+        raise errors.value_error(MSG_EFFECT_ON_DEVICE.format(call=call, where=where, effect=chosen.name))
     if ordered and not chosen.ordered:
-        raise ValueError(MSG_EFFECT_UNORDERED.format(call=call, where=where, effect=chosen.name))
+        raise errors.value_error(MSG_EFFECT_UNORDERED.format(call=call, where=where, effect=chosen.name))
     return chosen if ordered else chosen.unordered()
 
 
@@ -242,7 +245,7 @@ def effect_names(effects: object) -> frozenset[str]:
     for effect in effects if isinstance(effects, Iterable) else (effects,):
         name = effect.name if isinstance(effect, Effect) else effect
         if not isinstance(name, str) or name not in _effects:
-            raise ValueError(MSG_UNKNOWN_EFFECT.format(name=name, known=", ".join(sorted(_effects))))
+            raise errors.value_error(MSG_UNKNOWN_EFFECT.format(name=name, known=", ".join(sorted(_effects))))
         names.add(name)
     return frozenset(names)
 

@@ -13,6 +13,8 @@ from effects import _errors as errors
 if TYPE_CHECKING:
     from effects._model.where import Where
 
+_PAGE = "docs/how-to/filters.md"
+
 MSG_LEVEL = (
     "`{call}` at {where} was given the level {level!r}. A level is a whole number, as for `logging`, or the name that "
     "`logging` has for one. Pass, say, `level=logging.WARNING` or `level='warning'`."
@@ -131,7 +133,7 @@ def choose(
         if isinstance(level, str) and level == "info":
             return OF_LINES
     if logger is not None and (not isinstance(logger, str) or not logger):
-        raise TypeError(MSG_LOGGER.format(call=call, where=where, value=errors.shown(logger)))
+        raise errors.type_error(MSG_LOGGER.format(call=call, where=where, value=errors.shown(logger)))
     for name, value, is_right, rule, example in (
         ("every", every, is_count, RULE_COUNT, 100),
         ("first", first, is_count, RULE_COUNT, 100),
@@ -139,13 +141,13 @@ def choose(
     ):
         if value is not None and not is_right(value):
             told = {"name": name, "value": errors.shown(value), "rule": rule, "example": example}
-            raise ValueError(MSG_COUNT.format(call=call, where=where, **told))
+            raise errors.value_error(MSG_COUNT.format(call=call, where=where, **told))
     number = level_of(level)
     if level is None and not needs_level:
         if logger is not None:
-            raise ValueError(MSG_NO_LEVEL.format(call=call, where=where, value=errors.shown(logger)))
+            raise errors.value_error(MSG_NO_LEVEL.format(call=call, where=where, value=errors.shown(logger)))
     elif number is None:
-        raise TypeError(MSG_LEVEL.format(call=call, where=where, level=level))
+        raise errors.type_error(MSG_LEVEL.format(call=call, where=where, level=level))
     most = None if first is None else int(first)
     return Filter(number, logger or LOGGER.name, int(every or 1), most, float(min_seconds or 0))
 

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from effects import _errors as errors
 from effects._model.numbering import Numbering
 
+_PAGE = "docs/guide/export.md"
+
 MSG_CALLBACK_NAME = (
     "`register_callback` was given the name {name}. A name is a non-empty string, the same in every process. Write, "
     "say, `@fx.register_callback('training.save')`."
@@ -55,15 +57,15 @@ def register_callback(name: str) -> Callable[[_F], _F]:
         hello 1
     """
     if not isinstance(name, str) or not name:
-        raise TypeError(MSG_CALLBACK_NAME.format(name=errors.shown(name)))
+        raise errors.type_error(MSG_CALLBACK_NAME.format(name=errors.shown(name)))
 
     def register(fn: _F) -> _F:
         if not callable(fn):
-            raise TypeError(MSG_CALLBACK_REGISTERED.format(name=name, fn=errors.shown(fn)))
+            raise errors.type_error(MSG_CALLBACK_REGISTERED.format(name=name, fn=errors.shown(fn)))
         with _lock:
             known = _registered.setdefault(name, fn)
             if known is not fn:
-                raise ValueError(MSG_CALLBACK_TAKEN.format(name=name, known=known, fn=fn))
+                raise errors.value_error(MSG_CALLBACK_TAKEN.format(name=name, known=known, fn=fn))
             _names.setdefault(id(fn), name)
         return fn
 

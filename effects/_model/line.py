@@ -209,9 +209,9 @@ def check_format(
         text is made now: it stands in the format, and is the leaf.
     """
     if fmt is None:
-        raise TypeError(MSG_NO_FORMAT.format(call=call, where=where, example=_example(call)))
+        raise errors.type_error(MSG_NO_FORMAT.format(call=call, where=where, example=_example(call)))
     if not isinstance(fmt, str):
-        raise TypeError(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt, example=_example(call)))
+        raise errors.type_error(MSG_FMT_TYPE.format(call=call, where=where, fmt=fmt, example=_example(call)))
     if holds_tracer(fmt):
         raise errors.FormatError(MSG_TRACER_IN_FMT.format(call=call, where=where, fmt=fmt, example=_example(call)))
     has_objects = any(isinstance(leaf, Static) and leaf.travels_as_text for leaf in site_leaves)
@@ -255,7 +255,7 @@ def check_format(
         raise _cannot_fill(call, fmt, where, error) from None
     if has_objects and holds_tracer(text := text or written):
         text = errors.beginning(text)
-        raise TypeError(MSG_TRACER_IN_OBJECT.format(call=call, where=where, fmt=fmt, text=text))
+        raise errors.type_error(MSG_TRACER_IN_OBJECT.format(call=call, where=where, fmt=fmt, text=text))
     leaves = tuple(leaf.as_text() if isinstance(leaf, Static) else leaf for leaf in site_leaves)
     return written, leaves, tuple(record_fields)
 

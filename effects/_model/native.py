@@ -9,11 +9,12 @@ INTERFACE = 44
 
 MSG_NATIVE_MISSING = (
     "The native module `effects._native` is not there. It is built when the package is installed. Install the package "
-    "with `pip install .` in its folder."
+    "with `pip install .` in its folder. See docs/troubleshooting.md#installation."
 )
 MSG_NATIVE_VERSION = (
     "The native module is of another version than the Python code: its interface is {found}, and {expected} is "
-    "expected. Both must come from one installation. Install the package anew with `pip install .`."
+    "expected. Both must come from one installation. Install the package anew with `pip install .`. See "
+    "docs/troubleshooting.md#installation."
 )
 
 

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from effects import _errors as errors
 from effects import _jax
 from effects._model.numbering import Numbering
 from effects._model.where import Where
@@ -209,7 +210,7 @@ def take_arguments(
         if isinstance(leaf, (str, bytes, int, float, complex, np.generic)):
             if isinstance(leaf, str) and holds_tracer(leaf):
                 name = _name_of(path)
-                raise TypeError(MSG_TRACER_IN_TEXT.format(call=call, where=where, text=leaf, path=name))
+                raise errors.type_error(MSG_TRACER_IN_TEXT.format(call=call, where=where, text=leaf, path=name))
             leaves.append(Static(_jax.plain_number(leaf)))
             continue
         if _jax.is_reference(leaf):

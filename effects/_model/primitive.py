@@ -18,6 +18,8 @@ from effects import _jax
 from effects._model.effect import jax_effects
 from effects._model.site import Site
 
+_PAGE = "docs/how-to/filters.md"
+
 MSG_NOT_DIFFERENTIABLE = (
     "A derivative was asked of the results of the callback `{function}` at {where}. JAX cannot look into a Python "
     "function. Wrap the call in `jax.custom_jvp` or `jax.custom_vjp`, or its arguments in `jax.lax.stop_gradient`."
@@ -71,7 +73,7 @@ def take_when(when: Any, site: Site, call: str) -> Any:
     if not is_boolean or np.shape(when) != ():
         is_array = hasattr(when, "dtype")
         shown = f"an array of {when.dtype}{list(np.shape(when))}" if is_array else errors.shown(when)
-        raise TypeError(MSG_WHEN.format(call=call, where=site.where, value=shown))
+        raise errors.type_error(MSG_WHEN.format(call=call, where=site.where, value=shown))
     return when
 
 

@@ -7,6 +7,8 @@ from effects import _jax
 from effects._model.content import described_later
 from effects.lowering.native_module import native, register_handlers
 
+_PAGE = "docs/guide/asynchronous.md"
+
 
 def _load_rules() -> None:
     from effects.extensions.asynchronous import rules as rules

@@ -132,7 +132,7 @@ def async_start(fun: Callable[..., T], /, *operands: Any, name: str | None = Non
     """
     where = where_called()
     if not callable(fun):
-        raise TypeError(MSG_ASYNC_FUN.format(where=where, fun=errors.shown(fun)))
+        raise errors.type_error(MSG_ASYNC_FUN.format(where=where, fun=errors.shown(fun)))
     return start_values(fun(*operands), name or function_name(fun), where, schedule, given=operands)
 
 
@@ -164,7 +164,7 @@ def _take_result(leaf: Any, name: str, where: Where) -> Any:
             raise TypeError
     except Exception:
         got = errors.shown(leaf)
-        raise TypeError(MSG_ASYNC_RESULT.format(name=name, where=where, got=got)) from None
+        raise errors.type_error(MSG_ASYNC_RESULT.format(name=name, where=where, got=got)) from None
     return array
 
 
@@ -227,7 +227,7 @@ def async_done(future: Future[T]) -> T:
 
 def _check_future(future: Any, call: str, where: Where) -> None:
     if not isinstance(future, Future):
-        raise TypeError(MSG_NO_FUTURE.format(call=call, where=where, given=errors.shown(future)))
+        raise errors.type_error(MSG_NO_FUTURE.format(call=call, where=where, given=errors.shown(future)))
 
 
 # `fx.async_callback`: Python functions that run while the program goes on.

@@ -101,7 +101,7 @@ def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> 
     except (TypeError, ValueError):
         shown = errors.shown(perm)
         last = call.size - 1
-        raise ValueError(MSG_COLLECTIVE_PERMUTATION.format(where=call.where, perm=shown, last=last)) from None
+        raise errors.value_error(MSG_COLLECTIVE_PERMUTATION.format(where=call.where, perm=shown, last=last)) from None
     return _exchange(x, call, schedule, lambda x: x, receivers=tuple(receivers), into=into)
 
 
@@ -180,7 +180,7 @@ def all_gather_start(
     """
     call = _called("all_gather", axis_name)
     if to not in ("varying", "invarying"):
-        raise ValueError(MSG_COLLECTIVE_TO.format(where=call.where, to=errors.shown(to)))
+        raise errors.value_error(MSG_COLLECTIVE_TO.format(where=call.where, to=errors.shown(to)))
 
     def send(x: Any) -> Any:
         call.check_axis(axis, x.ndim + (not tiled))
@@ -272,14 +272,14 @@ class _Call(NamedTuple):
     def check_axis(self, axis: int, ndim: int) -> None:
         if not -ndim <= axis < ndim:
             shown = {"axis": axis, "ndim": ndim, "least": -ndim, "most": ndim - 1}
-            raise ValueError(MSG_COLLECTIVE_DIMENSION.format(call=self.name, where=self.where, **shown))
+            raise errors.value_error(MSG_COLLECTIVE_DIMENSION.format(call=self.name, where=self.where, **shown))
 
     def parts(self, x: Any, axis: int, tiled: bool) -> Any:
         """Splits an array into a part for each device, along a new leading axis."""
         size, length = self.size, x.shape[axis] if -x.ndim <= axis < x.ndim else -1
         if length % size if tiled else length != size:
             shown = {"shape": x.shape, "axis": axis, "size": size}
-            raise ValueError(MSG_COLLECTIVE_SIZE.format(call=self.name, where=self.where, **shown))
+            raise errors.value_error(MSG_COLLECTIVE_SIZE.format(call=self.name, where=self.where, **shown))
         axis %= x.ndim
         if tiled:
             x = x.reshape(*x.shape[:axis], size, length // size, *x.shape[axis + 1 :])
@@ -294,7 +294,9 @@ def _called(name: str, axis_name: Any) -> _Call:
     known = tuple(mesh.manual_axes)
     if not axes or any(axis not in known for axis in axes):
         shown = ", ".join(map(repr, known)) or "none"
-        raise ValueError(MSG_COLLECTIVE_AXIS.format(call=name, where=where, axis=errors.shown(axis_name), known=shown))
+        raise errors.value_error(
+            MSG_COLLECTIVE_AXIS.format(call=name, where=where, axis=errors.shown(axis_name), known=shown)
+        )
     return _Call(name, where, axes, math.prod(mesh.shape[axis] for axis in axes))
 
 

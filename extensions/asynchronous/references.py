@@ -64,12 +64,12 @@ def read_references(source: Any, target: Any, call: str, where: Where) -> tuple[
     (sources, structure), (targets, into) = jax.tree.flatten(source), jax.tree.flatten(target)
     wrong = [leaf for leaf in (*sources, *targets) if not _jax.is_reference(leaf)]
     for leaf in (*wrong, *(leaf for leaf in targets if isinstance(leaf, _jax.TransformedRef))):
-        raise TypeError(MSG_NO_REFERENCE.format(call=call, where=where, given=errors.shown(leaf)))
+        raise errors.type_error(MSG_NO_REFERENCE.format(call=call, where=where, given=errors.shown(leaf)))
     types = [[(leaf.shape, leaf.dtype) for leaf in leaves] for leaves in (sources, targets)]
     if structure != into or types[0] != types[1]:
         shown = [", ".join(str(leaf.aval) for leaf in leaves) for leaves in (sources, targets)]
-        raise TypeError(MSG_REFERENCE_TYPES.format(call=call, where=where, source=shown[0], target=shown[1]))
+        raise errors.type_error(MSG_REFERENCE_TYPES.format(call=call, where=where, source=shown[0], target=shown[1]))
     for at, leaf in enumerate(targets):
         if any(leaf is other for other in (*sources, *targets[:at])):
-            raise ValueError(MSG_REFERENCE_TO_ITSELF.format(call=call, where=where, type=_jax.typeof(leaf)))
+            raise errors.value_error(MSG_REFERENCE_TO_ITSELF.format(call=call, where=where, type=_jax.typeof(leaf)))
     return jax.tree.unflatten(structure, [leaf[...] for leaf in sources]), Into(targets)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from effects import _errors as errors
 from effects import _jax
 from effects._model.after import after
 from effects._model.effect import leave_order_to_device, token_key
@@ -79,7 +80,7 @@ def _lower_operation(
         if (outs := _lower_within_program(ctx, operands, target)) is not None:
             return outs
         shown = {"name": operation.name, "where": operation.where, "platform": " and ".join(sorted(platforms))}
-        raise NotImplementedError(MSG_ASYNC_PLATFORM.format(**shown))
+        raise errors.unsupported(MSG_ASYNC_PLATFORM.format(**shown))
     named = {name: np.array(x, np.int64) if isinstance(x, tuple) else x for name, x in attributes}
     if site is not None:
         register_site(ctx, site)
@@ -108,7 +109,7 @@ def _lower_plain(ctx: Any, *operands: Any, primitive: Any, **params: Any) -> Any
     such programs count as one program that does not end."""
     if _jax.automatic_devices(ctx):
         operation = params["operation"]
-        raise NotImplementedError(MSG_ASYNC_PLAIN.format(name=operation.name, where=operation.where))
+        raise errors.unsupported(MSG_ASYNC_PLAIN.format(name=operation.name, where=operation.where))
 
     def run(*operands: Any) -> Sequence[Any]:
         token = np.array([stream_of(PLAIN_THREAD), 0, 0, 0], np.uint32)

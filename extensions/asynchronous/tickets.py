@@ -312,7 +312,7 @@ class Run:
                 if references[0] in self.steps[at].references:
                     shown = {"type": references[0].var.aval, "use": self.source_of(self.steps[at].eqn)}
                     shown |= {"name": flight.operation.name, "start": flight.operation.where}
-                    raise ValueError(MSG_REFERENCE_UNDER_WAY.format(**shown, done=self.source_of(eqn)))
+                    raise errors.value_error(MSG_REFERENCE_UNDER_WAY.format(**shown, done=self.source_of(eqn)))
 
     def _compute(self, eqn: Any, operands: Sequence[Value]) -> Sequence[Value]:
         """The results of an equation that is not walked into: it hands futures on, or must take none."""

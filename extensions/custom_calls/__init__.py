@@ -5,6 +5,8 @@ from effects._model.content import described_later
 from effects.extensions.custom_calls import failures as failures
 from effects.extensions.custom_calls import targets as targets
 
+_PAGE = "docs/how-to/custom-calls.md"
+
 
 def _load_rules() -> None:
     from effects.extensions.custom_calls import rules as rules

@@ -52,7 +52,7 @@ class Attributes:
 
 def _take_attribute(value: Any, name: str, where: Where) -> Any:
     if not (isinstance(name, str) and name.isascii() and name.isidentifier()):
-        raise ValueError(MSG_ATTRIBUTE_NAME.format(where=where, name=errors.shown(name)))
+        raise errors.value_error(MSG_ATTRIBUTE_NAME.format(where=where, name=errors.shown(name)))
     if isinstance(value, Mapping):
         return {inner: _take_attribute(each, inner, where) for inner, each in value.items()}
     fits = not isinstance(value, int) or -(2**63) <= value < 2**63
@@ -67,7 +67,7 @@ def _take_attribute(value: Any, name: str, where: Where) -> Any:
             raise TypeError
     except Exception:
         given = errors.shown(value)
-        raise TypeError(MSG_ATTRIBUTE.format(where=where, name=name, given=given)) from None
+        raise errors.type_error(MSG_ATTRIBUTE.format(where=where, name=name, given=given)) from None
     return array if array.ndim else array[()]
 
 
@@ -170,12 +170,12 @@ def custom_call(
     """
     where = where_called(2)  # past `without_arguments`
     if not isinstance(target, str):
-        raise TypeError(MSG_TARGET_NAME.format(name=errors.shown(target)))
+        raise errors.type_error(MSG_TARGET_NAME.format(name=errors.shown(target)))
     if not platforms_of(target):
         raise unknown_target(target, where)
     if vmap_method not in _VMAP_METHODS:
         known = ", ".join(map(repr, _VMAP_METHODS))
-        raise ValueError(MSG_CUSTOM_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
+        raise errors.value_error(MSG_CUSTOM_VMAP_METHOD.format(where=where, given=vmap_method, known=known))
     arrays = [_take_operand(leaf, target, where) for leaf in jax.tree.leaves(operands)]
     results, tree = jax.tree.flatten(result_shape_dtypes)
     shapes = [_shape_of(shape, target, where) for shape in results]
@@ -220,7 +220,7 @@ def _take_operand(leaf: Any, target: str, where: Where) -> Any:
             raise TypeError
     except Exception:
         given = errors.shown(leaf)
-        raise TypeError(MSG_CUSTOM_OPERAND.format(target=target, where=where, given=given)) from None
+        raise errors.type_error(MSG_CUSTOM_OPERAND.format(target=target, where=where, given=given)) from None
     return array
 
 
@@ -232,7 +232,7 @@ def _shape_of(shape: Any, target: str, where: Where) -> Any:
             raise TypeError
     except Exception:
         given = errors.shown(shape)
-        raise TypeError(MSG_CUSTOM_RESULT.format(target=target, where=where, given=given)) from None
+        raise errors.type_error(MSG_CUSTOM_RESULT.format(target=target, where=where, given=given)) from None
     return _jax.ShapedArray(dims, dtype)
 
 
@@ -241,7 +241,7 @@ def _aliases_of(
 ) -> tuple[tuple[int, int], ...]:
     aliases = []
     if not isinstance(given, (Mapping, type(None))):
-        raise TypeError(MSG_CUSTOM_ALIASES.format(where=where, given=errors.shown(given)))
+        raise errors.type_error(MSG_CUSTOM_ALIASES.format(where=where, given=errors.shown(given)))
     for operand, result in (given or {}).items():
         try:
             fits = (
@@ -253,8 +253,8 @@ def _aliases_of(
         except TypeError:
             fits = False
         if not fits:
-            raise ValueError(MSG_CUSTOM_ALIAS.format(where=where, operand=operand, result=result))
+            raise errors.value_error(MSG_CUSTOM_ALIAS.format(where=where, operand=operand, result=result))
         aliases.append((operand, result))
     if len({result for _, result in aliases}) < len(aliases):
-        raise ValueError(MSG_CUSTOM_ALIAS.format(where=where, operand="several operands", result="one result"))
+        raise errors.value_error(MSG_CUSTOM_ALIAS.format(where=where, operand="several operands", result="one result"))
     return tuple(sorted(aliases))

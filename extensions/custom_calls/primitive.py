@@ -78,7 +78,7 @@ def _custom_call_batch(
         outs = bind(*operands, results=results, lanes=lanes, lanes_of=lanes_of)
         return outs, [None] * len(outs)
     if method is None:
-        raise NotImplementedError(MSG_CUSTOM_VMAP.format(target=site.content.title, where=site.where))
+        raise errors.unsupported(MSG_CUSTOM_VMAP.format(target=site.content.title, where=site.where))
     moved = [
         x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
     ]

@@ -82,14 +82,14 @@ def register_custom_call(name: str, handler: Any, *, platform: str = "cpu") -> N
         >>> fx.register_custom_call("cholesky", _lapack.registrations()["lapack_spotrf_ffi"])
     """
     if not isinstance(name, str) or not name:
-        raise TypeError(MSG_TARGET_NAME.format(name=errors.shown(name)))
+        raise errors.type_error(MSG_TARGET_NAME.format(name=errors.shown(name)))
     if platform not in (known := platforms_with_handlers()):
-        raise ValueError(MSG_TARGET_PLATFORM.format(name=name, platform=platform, known=", ".join(known)))
+        raise errors.value_error(MSG_TARGET_PLATFORM.format(name=name, platform=platform, known=", ".join(known)))
     address, kept = _address_of(name, handler)
     with _lock:
         known, _ = _targets.setdefault(name, {}).setdefault(platform, (address, kept))
         if known != address:
-            raise ValueError(MSG_TARGET_TAKEN.format(name=name, platform=platform))
+            raise errors.value_error(MSG_TARGET_TAKEN.format(name=name, platform=platform))
         _register_ours(platform)
         native.set_target(name, platform, address)
 
@@ -119,7 +119,7 @@ def _address_of(name: str, handler: Any) -> tuple[int, Any]:
             try:
                 handler = library[symbol]
             except AttributeError:
-                raise ValueError(MSG_TARGET_SYMBOL.format(name=name, symbol=symbol, library=library)) from None
+                raise errors.value_error(MSG_TARGET_SYMBOL.format(name=name, symbol=symbol, library=library)) from None
     elif callable(handler) and not isinstance(handler, _CTYPES_FUNCTION):
         with contextlib.suppress(TypeError):  # the function has parameters
             handler = handler()
@@ -127,7 +127,7 @@ def _address_of(name: str, handler: Any) -> tuple[int, Any]:
         return ctypes.cast(handler, ctypes.c_void_p).value or 0, handler
     if type(handler).__name__ == "PyCapsule":
         return _capsule_pointer(handler, _capsule_name(handler)), handler
-    raise TypeError(MSG_TARGET_HANDLER.format(name=name, handler=errors.shown(given)))
+    raise errors.type_error(MSG_TARGET_HANDLER.format(name=name, handler=errors.shown(given)))
 
 
 _CTYPES_FUNCTION: Any = ctypes.CFUNCTYPE(None).__mro__[-2]  # `_CFuncPtr`, which ctypes does not name

@@ -105,7 +105,7 @@ def export(
         for site in sites:
             _check_site(call.name, site)
         if any(map(_jax.is_reference_type, jaxpr.in_avals)) or any(map(_jax.is_reference, jaxpr.consts)):
-            raise NotImplementedError(MSG_EXPORT_REFERENCE.format(program=call.name))
+            raise errors.unsupported(MSG_EXPORT_REFERENCE.format(program=call.name))
         keys = token_keys(effects)
         do_export = jax.export.export(
             jit_with_all_tokens(call.fun, call.options, keys),
@@ -116,7 +116,7 @@ def export(
         with errors_count_users_arguments():
             exported = do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs)
         if keys and exported.nr_devices > 1 and jax.process_count() > 1:
-            raise NotImplementedError(MSG_EXPORT_OF_PROCESSES.format(program=exported.fun_name))
+            raise errors.unsupported(MSG_EXPORT_OF_PROCESSES.format(program=exported.fun_name))
         return Exported(exported, effects, sites)
 
     return do_export
@@ -131,7 +131,9 @@ def _trace(function: JitFunction[..., Any], args: Any, kwargs: Any) -> Any:
 
 def _check_site(name: str, site: Site) -> None:
     if not site.content.is_portable:
-        raise ValueError(errors.why_it_stays(f"The program `{name}`", site.content.title, site.where))
+        raise errors.value_error(errors.why_it_stays(f"The program `{name}`", site.content.title, site.where))
     if types := nodes_unknown_elsewhere(describe_tree(site.tree)):
         shown = ", ".join(f"`{type_}`" for type_ in sorted(types))
-        raise ValueError(MSG_EXPORT_NODE.format(program=name, effect=site.effect.name, where=site.where, types=shown))
+        raise errors.value_error(
+            MSG_EXPORT_NODE.format(program=name, effect=site.effect.name, where=site.where, types=shown)
+        )

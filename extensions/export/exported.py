@@ -128,7 +128,7 @@ class Exported:
     def vjp(self) -> Any:
         """The derivative, as `jax.export.Exported.vjp`."""
         if self._effects:
-            raise NotImplementedError(MSG_EXPORT_VJP.format(program=self.fun_name))
+            raise errors.unsupported(MSG_EXPORT_VJP.format(program=self.fun_name))
         return self._threaded.vjp()
 
     def serialize(self, vjp_order: int = 0) -> bytearray:
@@ -190,7 +190,7 @@ def deserialize(data: bytes | bytearray) -> Exported:
     functions = (function for site in sites for function in site.content.functions)
     if missing := sorted({function.name for function in functions if function.fn is None}):
         names = ", ".join(map(repr, missing))
-        raise ValueError(MSG_MISSING_CALLBACKS.format(program=threaded.fun_name, names=names))
+        raise errors.value_error(MSG_MISSING_CALLBACKS.format(program=threaded.fun_name, names=names))
     effects = frozenset(Effect(**description) for description in header["effects"])
     # Effects with a domain of their own come first: others may name that domain.
     for effect in sorted(effects, key=lambda effect: (effect.domain != effect.name, effect.name)):
@@ -239,13 +239,13 @@ exported_for_p.def_abstract_eval(lambda token, program: token)
 
 def _exported_for_lowering(ctx: Any, token: Any, *, program: Exported) -> list[Any]:
     if not calls_handlers(ctx) and not _jax.is_for_export(ctx):
-        raise NotImplementedError(MSG_EXPORTED_WITHOUT_NATIVE.format(program=program.fun_name))
+        raise errors.unsupported(MSG_EXPORTED_WITHOUT_NATIVE.format(program=program.fun_name))
     devices = _jax.automatic_devices(ctx)
     # JAX may run a program exported for one device on several, but each device would publish its records.
     if devices and program.nr_devices == 1:
-        raise NotImplementedError(MSG_EXPORTED_FOR_ONE.format(program=program.fun_name, devices=devices))
+        raise errors.unsupported(MSG_EXPORTED_FOR_ONE.format(program=program.fun_name, devices=devices))
     if devices and _jax.own_devices(ctx, devices) != devices:
-        raise NotImplementedError(MSG_EXPORTED_OF_PROCESSES.format(program=program.fun_name))
+        raise errors.unsupported(MSG_EXPORTED_OF_PROCESSES.format(program=program.fun_name))
     return [token]
 
 

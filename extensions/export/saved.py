@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import Any
 
+from effects import _errors as errors
+
 MSG_DESERIALIZE = (
     "`fx.deserialize` was given {what}. It reads what the `serialize` of an exported program returned, in this version "
     "of the format ({version}). Export with `fx.export(f)(*args).serialize()`, and with this version of token-effects."
@@ -45,11 +47,11 @@ def unpack(data: Any) -> tuple[dict[str, Any], bytearray]:
         data = b""
     if not data.startswith(_MAGIC):
         what = "another version of it" if is_saved(data) else "something else"
-        raise ValueError(MSG_DESERIALIZE.format(what=what, version=_MAGIC[len(_FORMAT) :].decode().strip()))
+        raise errors.value_error(MSG_DESERIALIZE.format(what=what, version=_MAGIC[len(_FORMAT) :].decode().strip()))
     start = len(_MAGIC) + _CHECK_SUM
     content = data[start:]
     if _check_sum(content) != data[len(_MAGIC) : start]:
-        raise ValueError(MSG_DAMAGED.format(size=len(data)))
+        raise errors.value_error(MSG_DAMAGED.format(size=len(data)))
     end = _LENGTH + int.from_bytes(content[:_LENGTH], "little")
     return json.loads(content[_LENGTH:end]), bytearray(content[end:])
 

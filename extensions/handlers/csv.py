@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from effects import _errors as errors
 from effects._model.record import Record, encode, plain, python_value
 from effects._model.text import joined
 from effects.extensions.handlers.files import LineFile, each
@@ -97,7 +98,7 @@ def _fields_of(path: str | os.PathLike[str]) -> list[str] | None:
         return columns[len(_FIRST) : -1]
     if not start:
         return None
-    raise ValueError(MSG_OTHER_COLUMNS.format(path=os.fsdecode(path), columns=columns, first=", ".join(_FIRST)))
+    raise errors.value_error(MSG_OTHER_COLUMNS.format(path=os.fsdecode(path), columns=columns, first=", ".join(_FIRST)))
 
 
 def _line(cells: list[Any]) -> bytes:

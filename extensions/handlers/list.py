@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from effects import _errors as errors
 from effects._model.device import device_place
 from effects._model.record import Record, Records, as_numpys, is_number, site_of
 from effects._model.site import Site
@@ -72,11 +73,13 @@ class ListHandler:
                 rows += [each] * (name == event)
         if not rows:
             shown = ", ".join(map(repr, sorted(known))) or "none"
-            raise ValueError(MSG_NO_EVENT.format(event=event, known=shown))
+            raise errors.value_error(MSG_NO_EVENT.format(event=event, known=shown))
         expected = _shown_fields(rows[0].columns)
         for each in rows:
             if (got := _shown_fields(each.columns)) != expected:
-                raise ValueError(MSG_COLUMNS.format(event=event, expected=expected, where=each.site.where, got=got))
+                raise errors.value_error(
+                    MSG_COLUMNS.format(event=event, expected=expected, where=each.site.where, got=got)
+                )
         joined = {name: _joined([each.columns[name] for each in rows]) for name in rows[0].columns}
         if depth := max(len(each.lane) for each in rows):
             lanes = [(*each.lane, *[-1] * (depth - len(each.lane))) for each in rows for _ in each.devices]

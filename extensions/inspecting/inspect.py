@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from effects import _errors as errors
 from effects import _removed
 from effects._model.where import Where
 from effects._model.wire import AFTER_TARGET, BEGIN_TARGET, KEEP_TARGET, POST_TARGET
@@ -282,7 +283,7 @@ class Inspection:
             True
         """
         if isinstance(self.program, str):
-            raise NotImplementedError(self.program)
+            raise errors.unsupported(self.program)
         between = (operation.copies for operation in self.operations)
         return written(
             self.program,

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NoReturn
 import jax
 import numpy as np
 
+from effects import _errors as errors
 from effects import _jax
 from effects._model.primitive import effect_p
 from effects._model.site import Site
@@ -48,6 +49,8 @@ from effects.extensions.asynchronous.tickets import (
     without_constants,
 )
 from effects.extensions.inspecting.compiled_text import Copy
+
+_PAGE = "docs/guide/asynchronous.md#write-and-read-programs"
 
 MSG_TEXT = "The text of a program cannot be read. Line {line}, column {column}: {what}. {remedy}"
 MSG_NESTED = (
@@ -316,7 +319,7 @@ class _Translation:
             return self._add(eqn, operands)
         alone = [(len(body.invars), len(body.outvars)) for body in bodies] == [(len(operands), len(eqn.outvars))]
         if eqn.primitive in (_jax.cond_p, _jax.scan_p, _jax.while_p) or not alone:
-            raise NotImplementedError(MSG_NESTED.format(primitive=eqn.primitive, where=_jax.source_of(eqn)))
+            raise errors.unsupported(MSG_NESTED.format(primitive=eqn.primitive, where=_jax.source_of(eqn)))
         with inside_region_of(eqn):
             outs = self._walk(bodies[0], self._across(eqn, operands, bodies[0].invars))
         return self._across(eqn, outs, eqn.outvars)

@@ -3,4 +3,6 @@
 from effects._model.content import described_later
 from effects.extensions.jax_callbacks import taking_over as taking_over
 
+_PAGE = "docs/how-to/migrating.md"
+
 described_later("jax_line", "effects.extensions.jax_callbacks.jax_line")

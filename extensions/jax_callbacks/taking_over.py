@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from effects import _errors as errors
 from effects import _jax
 from effects._config import config
 from effects._jax import patches
@@ -132,7 +133,7 @@ def _take_over(
         content = _io_call(primitive, params)
         if params["sharding"] is not None and jax.process_count() > 1:
             message = MSG_SHARDING_OF_PROCESSES.format(name=content.title, where=where, sharding=params["sharding"])
-            raise NotImplementedError(message)
+            raise errors.unsupported(message)
     return values, Site(
         effect if ordered or in_program_order else effect.unordered(),
         content,
@@ -196,7 +197,7 @@ def _calling(primitive: Any, callback: Callable[..., Any], results: int | None, 
             arrays = [np.asarray(x) for x in returned]
             arrays = [x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False) for x in arrays]
         if len(arrays) != results and not results:  # else a tree that does not fit raises below
-            raise TypeError(MSG_RETURNED_SOME.format(name=function_name(_jax.user_function(callback))))
+            raise errors.type_error(MSG_RETURNED_SOME.format(name=function_name(_jax.user_function(callback))))
         return arrays
 
     return call

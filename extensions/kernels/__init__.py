@@ -7,6 +7,8 @@ from effects._config import config
 from effects._jax import patches
 from effects._model.content import described_later
 
+_PAGE = "docs/guide/kernels.md"
+
 described_later("kernel_log", "effects.extensions.kernels.log")
 config.listen(lambda settings: _jax.set_kernel_options(checks_bounds=settings.bounds_checks))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from effects import _errors as errors
 from effects import _jax
 from effects._model.where import Where, where_called
 
@@ -96,11 +97,11 @@ def pallas_call(
 
     where = where_called()
     if not (grid_order in ("program", "reverse") or (_is_number(grid_order) and int(grid_order) >= 0)):
-        raise ValueError(MSG_GRID_ORDER.format(where=where, order=grid_order))
+        raise errors.value_error(MSG_GRID_ORDER.format(where=where, order=grid_order))
     if when_full not in ("grow", "drop_newest"):
-        raise ValueError(MSG_WHEN_FULL.format(where=where, given=when_full))
+        raise errors.value_error(MSG_WHEN_FULL.format(where=where, given=when_full))
     if log_capacity is not None and not (_is_number(log_capacity) and log_capacity >= 1):
-        raise ValueError(MSG_LOG_CAPACITY.format(where=where, given=log_capacity))
+        raise errors.value_error(MSG_LOG_CAPACITY.format(where=where, given=log_capacity))
     notes = {} if log_capacity is None else {LOG_CAPACITY: str(int(log_capacity))}
     notes |= {WHEN_FULL: when_full} if when_full != "grow" else {}
     if notes:
@@ -108,9 +109,9 @@ def pallas_call(
     if grid_order == "program":
         return pl.pallas_call(kernel, out_shape, **options)
     if not options.get("interpret"):
-        raise ValueError(MSG_NOT_SIMULATED.format(where=where, order=grid_order))
+        raise errors.value_error(MSG_NOT_SIMULATED.format(where=where, order=grid_order))
     if options["interpret"] is not True:
-        raise ValueError(MSG_OTHER_INTERPRETER.format(where=where, order=grid_order))
+        raise errors.value_error(MSG_OTHER_INTERPRETER.format(where=where, order=grid_order))
     grid_spec = options.get("grid_spec")
     grid = options.get("grid", ()) if grid_spec is None else grid_spec.grid
     _check_grid(grid, grid_order, where)
@@ -124,7 +125,7 @@ def _is_number(given: Any) -> bool:
 
 def _check_grid(grid: Any, order: str | int, where: Where) -> None:
     if not all(isinstance(size, (int, np.integer)) for size in (grid if isinstance(grid, (tuple, list)) else (grid,))):
-        raise ValueError(MSG_DYNAMIC_GRID.format(where=where, order=order))
+        raise errors.value_error(MSG_DYNAMIC_GRID.format(where=where, order=order))
 
 
 def grid_order_of(metadata: Any) -> str | int | None:

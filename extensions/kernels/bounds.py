@@ -35,7 +35,7 @@ _CHECKED = "effects.bounds_checks"
 def refuse_compiled(params: dict[str, Any], kernel: str) -> None:
     """Raises if a kernel is not simulated, which cannot check its accesses."""
     if not pallas.is_simulated(params):
-        raise NotImplementedError(MSG_COMPILED.format(kernel=kernel))
+        raise errors.unsupported(MSG_COMPILED.format(kernel=kernel))
 
 
 def with_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:

@@ -65,10 +65,10 @@ def check_grid_races(fun: Callable[..., Any], *args: Any, orders: int = 8) -> No
         - result 0 at (0,) is 0 in the order reverse, and 3 in that of the grid
     """
     if orders < 2:
-        raise ValueError(MSG_ORDERS.format(orders=orders))
+        raise errors.value_error(MSG_ORDERS.format(orders=orders))
     first = _run(fun, args, "program")
     if not first.kernels:
-        raise ValueError(MSG_NO_KERNELS.format(fun=errors.shown(fun)))
+        raise errors.value_error(MSG_NO_KERNELS.format(fun=errors.shown(fun)))
     for order in ("reverse", *range(orders - 2)):
         if found := [*_differences(first, _run(fun, args, order))]:
             raise AssertionError("\n".join([MSG_RACES, *found]))

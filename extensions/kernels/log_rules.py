@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from effects import _errors as errors
 from effects import _jax
 from effects._jax import kernel_logs, pallas
 from effects._model.callback import HostCall
@@ -150,13 +151,13 @@ def plan_log(
         _refuse_results(sites, options.how)
     where = sites[0].where if (frame := _jax.user_frame()) is None else Where(*frame)
     if grid is None:
-        raise NotImplementedError(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where, how=options.how))
+        raise errors.unsupported(MSG_DYNAMIC_GRID.format(kernel=kernel, where=where, how=options.how))
     inner = tuple(_in_grid(site, len(index)) for site in sites)
     capacity = _capacity(kernel, inner, options, _MOST // max(4 * math.prod(grid), 1))
     width = COUNTS + capacity + max(map(need_of, inner))  # with room for one overflowing effect
     if (size := math.prod(grid) * width * 4) >= _MOST:
         shown = {"kernel": kernel, "where": where, "size": size, "words": width, "programs": math.prod(grid)}
-        raise ValueError(MSG_TOO_LARGE.format(most=_MOST - 1, **shown))
+        raise errors.value_error(MSG_TOO_LARGE.format(most=_MOST - 1, **shown))
     return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity, options.grows), width, where)
 
 
@@ -180,7 +181,7 @@ def _refuse_results(sites: Sequence[Site], how: str) -> None:
     for site in sites:
         if _is_awaited(site):
             what = "callback" if isinstance(site.content, HostCall) else "custom call"
-            raise NotImplementedError(MSG_AWAITED.format(what=what, name=site.content.title, where=site.where, how=how))
+            raise errors.unsupported(MSG_AWAITED.format(what=what, name=site.content.title, where=site.where, how=how))
 
 
 def _in_grid(site: Site, rank: int) -> Site:
@@ -199,7 +200,7 @@ def _capacity(kernel: str, sites: tuple[Site, ...], options: LogOptions, most: i
         room = 1 << (needed - 1).bit_length() if needed > capacity else 0  # a little more suffices the next time
         return max(capacity, min(room, most - COUNTS - need - 1))
     shown = {"kernel": kernel, "need": need, "capacity": capacity}
-    raise ValueError(MSG_CAPACITY.format(effect=largest.effect, where=largest.where, **shown))
+    raise errors.value_error(MSG_CAPACITY.format(effect=largest.effect, where=largest.where, **shown))
 
 
 def _record(content: KernelLog, effect: Effect, operands: list[Any], where: Where) -> tuple[Site, list[Any]]:
@@ -239,7 +240,7 @@ def _logged_kernel_lowering(
 
         return _jax.mlir.lower_fun(call_jaxs)(ctx, *operands)
     if target == kernel_logs.MOSAIC_GPU:
-        raise NotImplementedError(MSG_MOSAIC_GPU.format(effect=sites[0].effect, where=sites[0].where))
+        raise errors.unsupported(MSG_MOSAIC_GPU.format(effect=sites[0].effect, where=sites[0].where))
     with_log = _with_log(params, target, sites, capacity, width)
 
     def call(*args: Any) -> list[Any]:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from effects import _errors as errors
 from effects import _jax
 from effects._jax import kernel_logs, pallas
 from effects._model.primitive import effect_p
@@ -87,7 +88,7 @@ class LogWriter:
                 shown = {"effect": site.effect, "where": site.where, "target": self.target, "takes": takes}
                 size = f"an array of {list(operand.shape)}" if operand.shape else "a scalar"
                 given = f"{size} of type {operand.dtype}"
-                raise NotImplementedError(MSG_UNSUPPORTED.format(given=given, remedy=remedy, **shown))
+                raise errors.unsupported(MSG_UNSUPPORTED.format(given=given, remedy=remedy, **shown))
 
 
 def _store(log: Any, at: Any, value: Any) -> None:

@@ -105,14 +105,14 @@ def _refuse_operations(kernel: Any) -> None:
     for eqn in _jax.eqns_in(kernel) if _refused and kernel.effects else ():
         if (named := _refused.get(eqn.primitive)) is not None:
             name, where = named(eqn)
-            raise NotImplementedError(MSG_OPERATION.format(name=name, where=where))
+            raise errors.unsupported(MSG_OPERATION.format(name=name, where=where))
 
 
 def _check_index_map(index_map: Any) -> None:
     for eqn in _jax.closed_jaxpr(index_map).jaxpr.eqns:
         for effect in eqn.effects:
             if isinstance(effect, Effect) or _jax.is_callback_effect(effect):
-                raise ValueError(MSG_INDEX_MAP.format(effect=f"`{effect}`", where=_jax.source_of(eqn)))
+                raise errors.value_error(MSG_INDEX_MAP.format(effect=f"`{effect}`", where=_jax.source_of(eqn)))
 
 
 @patches.implements("bounds of kernels")

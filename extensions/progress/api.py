@@ -119,13 +119,13 @@ class Progress:
             _check_number(total, call, where, "total", RULE_TOTAL, "total=1000")
         if every is not None and (not isinstance(every, numbers.Integral) or isinstance(every, bool) or every <= 0):
             shown = errors.shown(every)
-            raise ValueError(
+            raise errors.value_error(
                 MSG_NUMBER.format(
                     call=call, where=where, name="every", value=shown, rule=RULE_EVERY, example="every=10"
                 )
             )
         if not isinstance(description, str) or holds_tracer(description):
-            raise TypeError(MSG_DESCRIPTION.format(call=call, where=where, value=errors.shown(description)))
+            raise errors.type_error(MSG_DESCRIPTION.format(call=call, where=where, value=errors.shown(description)))
         self.total: Any = total
         self.every: int | None = None if every is None else int(every)
         self._effect = effect
@@ -265,7 +265,7 @@ def _take_metric(x: Any, where: Where, name: str) -> Any:
         message = MSG_NUMBER.format(
             call="update", where=where, name=name, value=shown, rule=RULE_METRIC, example=example
         )
-        raise TypeError(message)
+        raise errors.type_error(message)
     return x if dtype is None else jax.lax.stop_gradient(x)
 
 
@@ -279,4 +279,6 @@ def _check_number(x: Any, call: str, where: Where, name: str, rule: str, example
     is_number = is_number and getattr(x, "shape", ()) == () and jnp.issubdtype(getattr(x, "dtype", int), jnp.integer)
     if not is_number or (not isinstance(x, _jax.Tracer) and x < 0):
         shown = errors.shown(x)
-        raise TypeError(MSG_NUMBER.format(call=call, where=where, name=name, value=shown, rule=rule, example=example))
+        raise errors.type_error(
+            MSG_NUMBER.format(call=call, where=where, name=name, value=shown, rule=rule, example=example)
+        )

@@ -4,6 +4,8 @@ import os
 
 from effects._commands import register_command
 
+_PAGE = "docs/how-to/record.md"
+
 register_command(
     "show",
     "Shows what a run file has: the records in program order, or what each device came to last.",

@@ -69,7 +69,7 @@ class _Writing:
         """Returns False if another process records into the file. No signal handler may run in here, nor in `end`."""
         with _lock:
             if _running and _running[0].holder() is not None:
-                raise RuntimeError(MSG_SECOND.format(path=_running[0].path))
+                raise errors.runtime_error(MSG_SECOND.format(path=_running[0].path))
             for other in [*_running]:
                 other.end()
             note_functions = runtime.drain.note_functions  # raises in a forked child without effects
@@ -148,7 +148,7 @@ class Recording:
 
     def __enter__(self) -> Self:
         if self._is_over:
-            raise RuntimeError(MSG_OVER.format(path=self.path))
+            raise errors.runtime_error(MSG_OVER.format(path=self.path))
         self._writing.holder = weakref.ref(self)  # freed if an interrupt comes before `__exit__`
         return self
 
@@ -204,12 +204,12 @@ def record(path: str | os.PathLike[str], *, max_bytes: int = _USUAL) -> Recordin
         [0.5]
     """
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not _LEAST <= max_bytes <= _MOST:
-        raise ValueError(MSG_MAX_BYTES.format(max_bytes=errors.shown(max_bytes), least=_LEAST, most=_MOST))
+        raise errors.value_error(MSG_MAX_BYTES.format(max_bytes=errors.shown(max_bytes), least=_LEAST, most=_MOST))
     path = os.fsdecode(path)
     if "\0" in path:
-        raise ValueError(MSG_PATH.format(path=path))
+        raise errors.value_error(MSG_PATH.format(path=path))
     if _process_recording.is_due:
-        raise RuntimeError(MSG_SECOND.format(path=_process_recording.path))
+        raise errors.runtime_error(MSG_SECOND.format(path=_process_recording.path))
     writing = _Writing(os.path.abspath(path))
     try:
         if not uninterrupted(lambda: writing.start(max_bytes)):

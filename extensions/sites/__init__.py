@@ -2,6 +2,8 @@
 
 import os
 
+_PAGE = "docs/how-to/filters.md"
+
 if _rules := os.environ.get("EFFECTS_SITES"):
     from effects.extensions.sites.rules import follow_rules
 

@@ -38,7 +38,7 @@ class Pattern(NamedTuple):
     @classmethod
     def read(cls, pattern: Any, call: str) -> Pattern:
         if not isinstance(pattern, str) or not pattern:
-            raise TypeError(MSG_PATTERN.format(call=call, pattern=errors.shown(pattern)))
+            raise errors.type_error(MSG_PATTERN.format(call=call, pattern=errors.shown(pattern)))
         file, _, line = pattern.rpartition(":")
         return cls(file, int(line)) if file and line.isdecimal() else cls(pattern, None)
 
@@ -59,12 +59,12 @@ def turn(on: bool) -> Switch:
 def show_every(n: Any, call: str) -> Switch:
     """Shows one of every `n` effects."""
     if not is_count(n):
-        raise ValueError(MSG_EVERY.format(call=call, value=errors.shown(n)))
+        raise errors.value_error(MSG_EVERY.format(call=call, value=errors.shown(n)))
     return lambda known: known.show_every(int(n))
 
 
 def show_from(level: Any, call: str) -> Switch:
     """Shows effects of this level or a higher one, independently of the logger's level."""
     if (least := level_of(level)) is None:
-        raise ValueError(MSG_LEVEL.format(call=call, value=errors.shown(level)))
+        raise errors.value_error(MSG_LEVEL.format(call=call, value=errors.shown(level)))
     return lambda known: known.show_from(least)

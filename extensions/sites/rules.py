@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from effects import _errors as errors
 from effects.extensions.sites.lines import Pattern, Switch, show_every, show_from, turn
 from effects.lowering.sites import Line, LineFilter, known_sites
 
@@ -30,7 +31,7 @@ def follow_rules(text: str) -> None:
 
 def _read(rule: str) -> tuple[Pattern, Switch]:
     if (match := _RULE.fullmatch(rule)) is None:
-        raise ValueError(MSG_RULE.format(rule=rule))
+        raise errors.value_error(MSG_RULE.format(rule=rule))
     pattern = Pattern.read(match["pattern"], _CALL)
     if match["turn"] is not None:
         return pattern, turn(match["turn"] == "on")

@@ -123,12 +123,12 @@ class Sites(Sequence[SiteInfo]):
     def _change(self, name: str, switch: Switch) -> Self:
         lines = self._lines()
         if not lines:
-            raise ValueError(self._none())
+            raise errors.value_error(self._none())
         chosen = [known for _, known in lines if known.can_be_switched]
         if not chosen:
-            raise ValueError(MSG_RESULTS.format(call=f"fx.sites(...).{name}", said=self._said))
+            raise errors.value_error(MSG_RESULTS.format(call=f"fx.sites(...).{name}", said=self._said))
         if name == "level" and not any(known.has_level for known in chosen):
-            raise ValueError(MSG_NO_LEVEL.format(said=self._said))
+            raise errors.value_error(MSG_NO_LEVEL.format(said=self._said))
         for known in chosen:
             if all(known is not other for other, _ in self._before):
                 self._before.append((known, known.state))
@@ -223,7 +223,7 @@ def sites(pattern: str | None = None, *, effect: Any = None, function: str | Non
     """
     chosen = None if pattern is None else Pattern.read(pattern, "`fx.sites`")
     if function is not None and (not isinstance(function, str) or not function):
-        raise TypeError(MSG_FUNCTION.format(function=errors.shown(function)))
+        raise errors.type_error(MSG_FUNCTION.format(function=errors.shown(function)))
     names = None if effect is None else effect_names(effect)
     given = {"effect": effect, "function": function}
     shown = [repr(pattern)] * (pattern is not None)

@@ -113,24 +113,24 @@ def watch(
     """
     where = where_called()
     if not callable(fun):
-        raise TypeError(MSG_NOT_CALLABLE.format(where=where, fun=errors.shown(fun)))
+        raise errors.type_error(MSG_NOT_CALLABLE.format(where=where, fun=errors.shown(fun)))
     for name, flag in {"nan": nan, "inf": inf, "results": results, "summary": summary}.items():
         if not isinstance(flag, (bool, np.bool_)):
-            raise TypeError(MSG_FLAG.format(where=where, name=name, value=errors.shown(flag)))
+            raise errors.type_error(MSG_FLAG.format(where=where, name=name, value=errors.shown(flag)))
     if mode not in _MODES:
         known = ", ".join(map(repr, _MODES))
-        raise ValueError(MSG_MODE.format(where=where, mode=errors.shown(mode), known=known))
+        raise errors.value_error(MSG_MODE.format(where=where, mode=errors.shown(mode), known=known))
     if when is not None and not callable(when):
-        raise TypeError(MSG_WHEN.format(where=where, when=errors.shown(when)))
+        raise errors.type_error(MSG_WHEN.format(where=where, when=errors.shown(when)))
     if summary and (when is not None or inf or mode != "raise"):
-        raise ValueError(MSG_TOGETHER.format(where=where, name="summary", other="something to look for"))
+        raise errors.value_error(MSG_TOGETHER.format(where=where, name="summary", other="something to look for"))
     if results and (when is not None or summary):
-        raise ValueError(MSG_TOGETHER.format(where=where, name="results", other="`when` or `summary`"))
+        raise errors.value_error(MSG_TOGETHER.format(where=where, name="results", other="`when` or `summary`"))
     if when is None and not nan and not inf:
-        raise ValueError(MSG_NOTHING.format(where=where))
+        raise errors.value_error(MSG_NOTHING.format(where=where))
     patterns: tuple[Any, ...] = tuple(sites) if isinstance(sites, (tuple, list)) else (sites,) * (sites is not None)
     if sites == [] or sites == () or not all(isinstance(pattern, str) and pattern for pattern in patterns):
-        raise TypeError(MSG_SITES.format(where=where, sites=errors.shown(sites)))
+        raise errors.type_error(MSG_SITES.format(where=where, sites=errors.shown(sites)))
     asked = Watch(bool(nan), bool(inf), when, patterns, mode, where, summary=bool(summary), results=bool(results))
 
     def call(f: Callable[..., Any], given: Any) -> Any:

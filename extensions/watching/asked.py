@@ -92,7 +92,7 @@ class Watch:
             return
         near = [each for site in missing for each in difflib.get_close_matches(site, known, cutoff=0)]
         names = ", ".join(map(repr, dict.fromkeys(near))) or "nothing, since it computes nothing"
-        raise ValueError(MSG_NO_SITES.format(where=self.where, sites=errors.shown(missing), near=names))
+        raise errors.value_error(MSG_NO_SITES.format(where=self.where, sites=errors.shown(missing), near=names))
 
     def shows(self, eqn: Any, position: int) -> bool:
         """True if a bad value in this operand makes the only result bad."""
@@ -117,11 +117,11 @@ class Watch:
         try:
             bad = when(x)
         except Exception as error:
-            raise TypeError(MSG_PREDICATE_FAILED.format(error=errors.shown(error), **shown)) from error
+            raise errors.type_error(MSG_PREDICATE_FAILED.format(error=errors.shown(error), **shown)) from error
         is_boolean = isinstance(bad, bool) or getattr(bad, "dtype", None) == np.dtype(bool)
         if not is_boolean or np.shape(bad) not in ((), np.shape(x)):
             returned = type_of(bad) if hasattr(bad, "dtype") else errors.shown(bad)
-            raise TypeError(MSG_PREDICATE_RETURNED.format(returned=returned, **shown))
+            raise errors.type_error(MSG_PREDICATE_RETURNED.format(returned=returned, **shown))
         return jnp.broadcast_to(bad, np.shape(x))
 
 

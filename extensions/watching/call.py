@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from effects import _errors as errors
 from effects import _jax
 from effects.dispatch.calling.jit import jit
 from effects.extensions.watching.asked import Watch, has_any, with_joined_lanes
@@ -48,7 +49,7 @@ def bind_watched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
         return _jax.evaluate(jaxpr, args)
     searches = not watch.summary and can_search(jaxpr, in_region=watch.mode != "stop" and not watch.results)
     if watch.results and not searches:
-        raise ValueError(MSG_NO_RESULTS.format(where=watch.where))
+        raise errors.value_error(MSG_NO_RESULTS.format(where=watch.where))
 
     def run(*args: Any) -> list[Any]:
         return run_searched(jaxpr, args, watch, names) if searches else Each(watch).run(jaxpr, args, names)

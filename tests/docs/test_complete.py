@@ -128,3 +128,55 @@ def test_errors_name_a_page_that_is_there(error):
     assert (ROOT / path).is_file(), text
     assert not anchor or anchor in _anchors(ROOT / path)
     assert str(pickle.loads(pickle.dumps(error("Something is wrong.")))) == text
+
+
+PLAIN = {"TypeError", "ValueError", "RuntimeError", "NotImplementedError"}
+WITHOUT_PAGE = {  # what they say is Python's or JAX's own, is caught, or names what to write instead
+    *("dispatch/runtime/outputs.py", "effects/_model/line.py", "lowering/batching.py"),
+    *("effects/_config.py", "extensions/asynchronous/host_runs.py", "effects/_removed.py"),
+}
+
+
+def _product():
+    """The source files of the product."""
+    for folder in ("effects", "lowering", "dispatch", "extensions"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def test_errors_of_pythons_own_classes_name_a_page():
+    """They are made by functions that know the page of the module, but for a few."""
+    found = {
+        str(file.relative_to(ROOT))
+        for file in _product()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
+        if isinstance(node.exc.func, ast.Name) and node.exc.func.id in PLAIN
+    }
+    assert found == WITHOUT_PAGE
+
+
+PAGES_OF_ERRORS = {
+    page: file.relative_to(ROOT)
+    for file in _product()
+    for page in re.findall('^_PAGE = "(.*)"$', file.read_text(), re.M)
+}
+
+
+@pytest.mark.parametrize("page", PAGES_OF_ERRORS)
+def test_pages_of_errors_are_there(page):
+    path, _, anchor = page.partition("#")
+    assert (ROOT / path).is_file(), PAGES_OF_ERRORS[page]
+    assert not anchor or anchor in _anchors(ROOT / path), PAGES_OF_ERRORS[page]
+
+
+@pytest.mark.parametrize(
+    ("call", "page"),
+    [
+        (lambda: fx.print("{}", 1, level="loud"), "docs/how-to/filters.md"),  # of its module
+        (lambda: fx.sites(7), "docs/how-to/filters.md"),  # of a package
+        (lambda: fx.print(7), "docs/troubleshooting.md"),  # of none
+    ],
+)
+def test_errors_of_pythons_own_classes_end_with_the_nearest_page(call, page):
+    with pytest.raises(TypeError, match=rf" See {page}\.$"):
+        call()

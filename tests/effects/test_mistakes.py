@@ -94,7 +94,7 @@ MISTAKES = {
             f(1)
           File "program.py", line 9, in f
             fx.callback(save, None, x)
-        TypeError: `fx.callback` at program.py:9 cannot call `save` with what it was given: missing a required argument: 'loss'. It is called with the arguments behind `result_shape_dtypes`. Pass those that it takes: `save(step, loss)`.
+        TypeError: `fx.callback` at program.py:9 cannot call `save` with what it was given: missing a required argument: 'loss'. It is called with the arguments behind `result_shape_dtypes`. Pass those that it takes: `save(step, loss)`. See docs/guide/callbacks.md.
         BY_JAX
         """,
     ),
@@ -314,7 +314,7 @@ MISTAKES = {
         Traceback (most recent call last):
           File "program.py", line 11, in <module>
             fx.export(f)(1).serialize()
-        ValueError: The program `f` cannot leave this process: it calls back the function `save` at program.py:9. A function cannot travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where the program will run.
+        ValueError: The program `f` cannot leave this process: it calls back the function `save` at program.py:9. A function cannot travel with a program: its name can. Decorate it with `@fx.register_callback('some.name')`, here and where the program will run. See docs/guide/export.md.
         """,
     ),
     "misspelt setting": (
@@ -361,7 +361,7 @@ MISTAKES = {
             f(1)
           File "program.py", line 7, in f
             fx.effects_barrier()
-        RuntimeError: `fx.effects_barrier` was called while a function is traced. What the function issues happens when its program runs, and is still to come then. Call it around the call of the jitted function.
+        RuntimeError: `fx.effects_barrier` was called while a function is traced. What the function issues happens when its program runs, and is still to come then. Call it around the call of the jitted function. See docs/reference/running.md.
         BY_JAX
         """,
     ),
