@@ -257,8 +257,8 @@ MSG_STAYS = (
     "will run."
 )
 MSG_STAYS_FOR_OURS = (
-    "{program} cannot leave this process: it has `{name}` at {where}. That works only in the process that traces the "
-    "program. Take it out of what leaves that process."
+    "{program} cannot leave this process: it has `{name}` at {where}. `{name}` works only in the process that traced "
+    "the program. Take `{name}` out of the program."
 )
 
 

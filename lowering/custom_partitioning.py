@@ -15,8 +15,8 @@ from effects.lowering.holders import others
 from effects.lowering.summary import effects_of
 
 MSG_IN_CUSTOM_PARTITIONING = (
-    "Effect {effects} is in the `custom_partitioning` function `{function}`. XLA asks its partition rule when the "
-    "program has been lowered, where no effect gets a place in an order. Move the effect out of the function, or use "
+    "Effect {effects} is in the `custom_partitioning` function `{function}`. XLA calls the partition rule "
+    "after lowering, when no effect gets a place in the order any more. Move the effect out of the function, or use "
     "`jax.shard_map` in its place, where each device has effects of its own."
 )
 

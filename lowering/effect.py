@@ -493,8 +493,8 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
 # One rule serves all platforms, since a program calls handlers only if all of its platforms have them.
 
 MSG_EXPORTED_BY_JAX = (
-    "Effect `{effect}` at {where} is in a program that `jax.export` exports. There no call gives it a place in an "
-    "order. Write `fx.export(f)(*args)` in place of `jax.export.export(jax.jit(f))(*args)`."
+    "Effect `{effect}` at {where} is in a program that `jax.export` exports. Such a program has no token of `fx.jit`, "
+    "which orders effects. Write `fx.export(f)(*args)` in place of `jax.export.export(jax.jit(f))(*args)`."
 )
 
 

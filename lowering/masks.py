@@ -169,12 +169,12 @@ class MaskRule(Protocol):
 
         Args:
             ctx: The equation's context.
-            active: The predicate, a boolean without dimensions: whether the lane is there.
+            active: The predicate, a scalar boolean: True if the lane is active.
             *args: The equation's operands.
             **params: The equation's parameters.
 
         Returns:
-            The equation's results. Those of lanes that are not there are not used.
+            The equation's results. Those of inactive lanes are not used.
         """
         ...
 
@@ -187,7 +187,7 @@ def register_mask_rule(*primitives: Any) -> Callable[[MaskRule], MaskRule]:
 
     A branch or a loop whose predicate differs between the lanes of a `vmap` runs for all of them, and its effects are
     for those that a Python program would have brought there. A rule takes `(ctx, active, *args, **params)` and returns
-    the equation's results. What has neither a rule nor a holder runs for one lane after the other.
+    the equation's results. A primitive that only has a token rule runs lane by lane; one without any rule is refused.
 
     Args:
         *primitives: The primitives.
@@ -196,7 +196,7 @@ def register_mask_rule(*primitives: Any) -> Callable[[MaskRule], MaskRule]:
         A decorator for the rule.
 
     Example:
-        A primitive that runs its body, which costs too much for lanes that are not there.
+        A primitive that runs its body, which costs too much for inactive lanes.
 
         >>> import jax, effects as fx
         >>> from effects import lowering

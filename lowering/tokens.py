@@ -38,7 +38,7 @@ class TokenContext(NamedTuple):
         eqn: The equation.
         primitive: Its primitive.
         where: The user's line that made the equation, as text.
-        effects: The equation's effects of ours: tokens are threaded for these.
+        effects: The effects of the equation and of the records ahead of it, without JAX's own: those with tokens.
         outs: The number of the equation's results.
         call: A number that is unique among the equations of one jaxpr. It keeps apart calls that are otherwise equal.
         edges: The boundary markers that the equation's record also publishes.
@@ -155,7 +155,7 @@ class BoundaryMarkers(NamedTuple):
     """The boundaries that a record publishes: it is the first or the last of a region, or the last of its program."""
 
     enters: bool = False  # the record reads the outer token and creates the device's own
-    leaves: bool = False  # the record returns the outer token, an operand after the device's own unless it also enters
+    leaves: bool = False  # the record returns the outer token, operand 0 if it also enters, else operand 1
     closes: bool = False  # the record is the last of its program
     devices: int = 0  # the number of devices that enter or close
     may_diverge: bool = False  # as for `enter_p`
@@ -173,9 +173,9 @@ NO_MARKERS = BoundaryMarkers()
 
 record_p: _jax.Primitive = _jax.Primitive("record")
 record_p.multiple_results = True
-"""(token, *operands) -> (*results, token): publishes one record. A callback's results are those of its function, for
-which the program waits. `region`: for a callback, its `InRegion`; if all devices reach the callback, they continue
-together.
+"""(token, *operands) -> (*results, token): publishes one record. The results of a callback are those that its function
+returns; the program waits for them. `region`: for a callback, its `InRegion`. If all devices reach the callback, with
+equal counts of effects, the host answers them all at once.
 
 The token is the last result on purpose. If operands and results were exactly a while loop's carry, in its order, XLA
 would take the carry for loop-invariant: `GetInvariantGTEsForWhileBody` in xla/service/while_util.cc does not ask if the
@@ -247,7 +247,7 @@ class Schedule(Protocol):
         ...
 
     def last(self, x: Any) -> Any:
-        """Returns a result of the jaxpr with a dependency on the last token that the result was tied to."""
+        """Returns the version of a result that depends on the latest token it was tied to, if any."""
         ...
 
 
@@ -285,8 +285,8 @@ def change_programs(change: Callable[[Any], Any]) -> None:
 
 
 def checked_jaxpr(jaxpr: Any) -> Any:
-    """The jaxpr with constants, and with JAX's own callbacks taken over. Raises if the jaxpr misuses futures or
-    references."""
+    """Closes a jaxpr, converts JAX's own callbacks to effects, and applies the registered changes of programs. Raises
+    if the jaxpr misuses futures or references."""
     jaxpr = others().take_over(_jax.closed_jaxpr(jaxpr))
     for change in _changes:
         jaxpr = change(jaxpr)
@@ -317,7 +317,7 @@ def thread_tokens(
     outer_token: Any = None,
     once: bool = False,
 ) -> tuple[Tokens, list[Any]]:
-    """Evaluates a jaxpr with constants, and threads tokens through its effects.
+    """Evaluates a closed jaxpr, and threads tokens through its effects.
 
     Args:
         jaxpr: The jaxpr.
@@ -359,8 +359,8 @@ def thread_tokens(
 
     def bind_threaded(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
-        # Effects that are all JAX's own callbacks stay JAX's in a primitive that has no rule or does not declare them:
-        # JAX can lower them there.
+        # JAX's own callbacks were converted by `take_over`. They are converted back if the equation has no other
+        # effects, and its primitive has no rule or does not declare its effects: JAX can lower them there itself.
         is_jaxs = (rule is None or not effects) and others().are_all_of(list(_jax.jaxprs_in(eqn.params)))
         has_rule = bool(effects) and not is_jaxs
         if after_effects and (is_collective(eqn) or joins_error_vote(eqn) if has_rule else communicates(eqn)):

@@ -39,8 +39,8 @@ R = TypeVar("R", covariant=True)
 
 
 MSG_IN_ENDED = (
-    "A callback called `{name}` after its own program had been ended, which waited in a deadlock. Such a callback "
-    "calls no more programs with effects. See the error of its program."
+    "A callback called `{name}` after its own program had been ended to break a deadlock. From then on the callback "
+    "cannot call programs with effects. See the error of the program that was ended."
 )
 
 

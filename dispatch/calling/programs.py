@@ -257,7 +257,7 @@ def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
 
 MSG_OPTIONS = (
     "`fx.jit` was given {fun}, which has been compiled already, and the options {names}. A compiled function keeps its "
-    "own options. Give them there, or pass the function itself."
+    "own options. Pass the options where it is compiled, or pass the Python function to `fx.jit`."
 )
 
 _PROGRAMS = {"equinox": "_cached", "flax": "jitted_fn"}

@@ -231,7 +231,7 @@ class Drain:
         return native.wait(lambda: done() or self.ended, timeout, native.is_nested())
 
     def finish(self, done: Callable[[], bool]) -> None:
-        """Replays what came after the threads have ended, in the thread of exit handlers. Other threads do not wait."""
+        """Replays the records that arrive after the drain's threads have ended. The main thread does so, at exit."""
         if not in_main_thread():
             return
         with self._streams.nested_here() as nested:

@@ -113,8 +113,8 @@ class Stream:
     `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first. It belongs to the
     calling thread, which writes it.
 
-    `held_for` is set for the stream of an asynchronous callback's function until the callback's done: the number of the
-    thread whose program has started the callback. No effect of the stream becomes visible before the done.
+    `held_for` is the number of the thread that started the asynchronous callback which runs in this stream, else None.
+    While it is set, the effects of the stream are held back; `fx.async_done` releases them.
     """
 
     is_shared: bool = False
@@ -162,9 +162,9 @@ class Stream:
         native.note(Kind.ENDED, (stream_of(self.thread), number, 0, 0))
 
     def running_newest(self) -> tuple[int, native.Caller, Any] | None:
-        """The newest program with effects as (number, `Caller`, output token), if it still runs although all of its
-        effects may be visible; else None. The output token is None if the call has not returned. If the program is
-        over, this is noted in a run file, once."""
+        """Returns the newest program with effects as (number, `Caller`, output token) if it still runs, else None. Its
+        effects may all be visible by then. The output token is None if the call has not returned. Also notes the end
+        of the program in the run file, once."""
         call = self._native.newest_call
         if call is not None and call[0] not in self.calls and call[0] in self.unreturned():
             return *call, None
@@ -241,7 +241,9 @@ class SharedStream(Stream):
     def __init__(self, thread: int, launching: Any, this_thread: Callable[[], object]):
         """`this_thread()`: the `UserThread` that calls."""
         self._dispatching: dict[int, list[int]] = {}  # by the thread's identity
-        self._threads: dict[int, object] = {}  # by epoch number, those that have not ended: the `UserThread`
+        self._threads: dict[int, object] = {}
+        """The `UserThread` of each epoch that has not ended, or not been polled, by epoch number. TODO: an entry that
+        `drop` keeps for the poll is never removed, some hundred bytes for each program with custom calls."""
         self._this_thread = this_thread
         self._launching = launching
         super().__init__(thread, launching)
@@ -297,7 +299,7 @@ class StreamHost:
 
     def find_pool(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, native.Pool | None]:
         """The sharding of these arguments, if they lie on several devices, and the pool of tokens on the devices that
-        the arguments are committed to; None if there are none."""
+        the arguments are committed to. The pool is None if they are uncommitted, or no device is addressable."""
         sharding, device = sharding_of_call(args, kwargs), None
         if sharding is None:
             device = committed_device_of_call(args, kwargs)
@@ -309,7 +311,7 @@ class StreamHost:
         return self._pool(next(iter(sharding.device_set))) if sharding.num_devices == 1 else None
 
     def find_first_pool(self) -> native.Pool | None:
-        """The pool of tokens on the default device, for programs whose arguments name no device. None with several
+        """The pool of tokens on the default device, for programs whose arguments are uncommitted. None with several
         processes: JAX's fast path refuses an array of this process in a program that runs on another process's device
         only."""
         return self._pool(default_device()) if jax.process_count() == 1 else None
@@ -325,7 +327,7 @@ class StreamHost:
             if len(self._pools) == _PLACES:
                 self._pools.clear()
             make = functools.partial(_place, self._thread, Placing(where))
-            # If none of the devices is this process's, no device here reads the token.
+            # If no device is addressable, no device of this process reads the token.
             self._pools[where] = native.Pool(self._thread, make) if is_addressable(where) else None
         return self._pools[where]
 
@@ -339,8 +341,8 @@ class StreamHost:
         return may_wait(output)
 
     def print_options(self) -> int | None:
-        """The number of NumPy's print options in this context; None if native code does not follow them. Called when
-        the context changes."""
+        """The index under which native code has NumPy's print options of this context; None if it cannot format with
+        them. Called when the context changes."""
         if not FOLLOWS_NUMPY:
             return 0  # native code shows no arrays
         options = print_options(np.get_printoptions())
@@ -355,14 +357,15 @@ class StreamHost:
         return 24 if launches_take_threads and jax.default_backend() == "cpu" else 0
 
     def compile(self, lock: Any, program: Any, args: tuple[Any, ...], kwargs: Any, gave_up: bool) -> bool:
-        """Compiles a program into JAX's cache, where the call finds it. Returns True if the program is for several
-        devices.
+        """Compiles a program into JAX's cache, where the call finds it. Returns False only if the program is known to
+        run on one device, or refuses these arguments.
 
         Args:
             lock: The jitted function's lock: one of its programs is compiled at a time.
             program: The jitted function. It may not accept these arguments.
-            args: The positional arguments of the call, after the token if there is one. gave_up: True if a call has
-            raised `WouldTrace` instead of tracing the function.
+            args: The positional arguments of the call, after the token if there is one.
+            kwargs: The keyword arguments of the call.
+            gave_up: True if a call has raised `WouldTrace` instead of tracing the function.
         """
         if hasattr(program, "takes") and not program.takes(args, kwargs):
             return False
@@ -422,7 +425,7 @@ class Streams:
         # numbers in all processes.
         self.numbers: Numbers = Numbers(range(1, FIRST_NESTED_THREAD))
         self.nested_numbers: Numbers = Numbers(range(PLACED_THREAD - 1, FIRST_NESTED_THREAD - 1, -1))
-        self.is_named: Callable[[int], bool] = lambda thread: False  # if a number still means a forgotten stream
+        self.is_named: Callable[[int], bool] = lambda thread: False  # True: a failure or a function still refers to it
         config.listen(self._configure)
 
     def _configure(self, settings: Config) -> None:
@@ -521,7 +524,8 @@ class Streams:
         since the function may wait for other threads. Raises `WouldTrace` where tracing is forbidden."""
         if native.take_tracing_forbidden() and not by_hand:
             raise WouldTrace
-        if self.launching._is_owned() and not self._shared.dispatching:  # JAX has evicted the program
+        if self.launching._is_owned() and not self._shared.dispatching:
+            # The lock is held only during a launch, so JAX has evicted the compiled program since it was looked up.
             self.launching._release_save()  # as `threading.Condition` does
 
     def nest_this_thread(self) -> Stream:

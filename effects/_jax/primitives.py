@@ -241,7 +241,7 @@ def batched(jaxpr: Any, axis_data: Any, which: Sequence[bool], outs: bool | Sequ
 
 MSG_LANES_OF_ALL = (
     "An effect takes a value that a `jax.shard_map` closes over, under `jax.vmap` with `spmd_axis_name={axis!r}`. JAX "
-    "gives the region the lanes of all devices there, and not those of its own device. Pass the value to the region as "
+    "then passes the lanes of all devices into the region, not each device's own. Pass the value to the region as "
     "an argument."
 )
 

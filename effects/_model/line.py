@@ -205,8 +205,8 @@ def check_format(
 
     Returns:
         The format; the leaves; the names of the fields that the record fills: `device`, `lane`, in a kernel `grid`, and
-        with `per_shard` also `index`, unless there are arguments of these names. Where an argument is an object, its
-        text is made now: it stands in the format, and is the leaf.
+        with `per_shard` also `index`, unless there are arguments of these names. The text of an
+        argument that is an object is made now: it replaces the field in the format, and the object in the leaves.
     """
     if fmt is None:
         raise errors.type_error(MSG_NO_FORMAT.format(call=call, where=where, example=_example(call)))

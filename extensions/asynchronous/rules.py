@@ -39,8 +39,8 @@ from effects.lowering.tokens import Passes, TokenContext, Tokens, register_passe
 MSG_ASYNC_PLATFORM = (
     "The asynchronous operation `{name}` at {where} is in a program for {platform}. Native handlers keep the values in "
     "flight, and they exist for CPUs and NVIDIA's GPUs, with the setting `native`. Without them start and done must be "
-    "in the same function, branch or body of a loop, and there are no asynchronous callbacks. Do it where it was "
-    "started, or compute it where it is needed, without a future."
+    "in the same function, branch or body of a loop, and there are no asynchronous callbacks. Call "
+    "`fx.async_done` there, or compute the results where they are needed, without a future."
 )
 MSG_ASYNC_PLAIN = (
     "The asynchronous operation `{name}` at {where} is in a program for several devices that `fx.jit` has not made. "

@@ -84,8 +84,8 @@ MSG_LEAKED = (
 )
 MSG_REGION = (
     "The future of `{name}`, started at {start} {there}, is {ended} at {at} {here}. In a `jax.shard_map` each device "
-    "starts and ends operations of its own, and outside of it the program has one for all devices. Do it where it was "
-    "started, and pass its results on."
+    "starts and ends operations of its own, and outside of it the program has one for all devices. Call "
+    "`fx.async_done` where the operation was started, and pass its results on."
 )
 MSG_FOREIGN = (
     "The value that is {ended} at {at} is no future of this program. A future is started and used up in one call of a "

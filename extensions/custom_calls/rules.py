@@ -34,8 +34,8 @@ from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
 MSG_PLAIN_SHARDED = (
     "Effect `{effect}` at {where} is in a program for several devices that `fx.jit` has not made. JAX keeps the order "
-    "of effects on one device only, and XLA's partitioner takes none without an order. Write `fx.jit` in place of "
-    "`jax.jit`, or around `jax.pmap`; where jit is disabled, or JAX looks for a NaN, do without."
+    "of effects on one device only, and XLA's partitioner refuses custom calls without an order. Write `fx.jit` in "
+    "place of `jax.jit`, or around `jax.pmap`; with `jax_disable_jit` or `jax_debug_nans`, take out the custom call."
 )
 
 threaded_call_p: _jax.Primitive = _jax.Primitive("threaded_custom_call")

@@ -39,9 +39,9 @@ MSG_EXPORTED_OF_PROCESSES = (
     "it was exported from."
 )
 MSG_EXPORTED_WITHOUT_NATIVE = (
-    "The exported program `{program}` has effects, and is called where there are no native handlers. It calls these, "
-    "which there are for CPUs and for NVIDIA's GPUs, with the setting `native`. Call it there, or call the function "
-    "that it was exported from."
+    "The exported program `{program}` has effects, and is called where there are no native handlers. The program "
+    "needs them, and they exist for CPUs and NVIDIA's GPUs while the setting `native` is on. Call the program "
+    "there, or call the function that it was exported from."
 )
 MSG_EXPORTED_IN_JAX_JIT = (
     "The exported program `{program}`, which has effects, is part of a program that plain `jax.jit` compiles. Its "

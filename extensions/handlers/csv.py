@@ -16,9 +16,9 @@ from effects._model.text import joined
 from effects.extensions.handlers.files import LineFile, each
 
 MSG_OTHER_COLUMNS = (
-    "`fx.CsvHandler` was asked to add lines to {path!r}, whose first line is {columns}. Lines are added to a table "
-    "that it has written, with the columns {first}, those of fields, and `fields`. Give it another file, or leave out "
-    "`append=True`."
+    "`fx.CsvHandler` was asked to add lines to {path!r}, whose first line is {columns}. It appends to a table "
+    "of its own: the columns {first}, one for each field, and a last one named `fields`. Give it another file, or "
+    "leave out `append=True`."
 )
 
 

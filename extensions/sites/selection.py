@@ -20,8 +20,8 @@ from effects.extensions.sites.lines import Pattern, Switch, show_every, show_fro
 from effects.lowering.sites import Line, LineFilter, known_sites
 
 MSG_NONE = (
-    "No site of this process is one of {said}. A line is one when a program that has it has been compiled. Call that "
-    "first, or correct what was given: there are sites in {files}."
+    "No site of this process is one of {said}. A line becomes a site when a program that contains it is compiled. Call "
+    "the program first, or correct the pattern: there are sites in {files}."
 )
 MSG_FUNCTION = (
     "`fx.sites` was given function={function}. It is the name of a function, in which `*` stands for anything. Write, "

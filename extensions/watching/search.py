@@ -50,8 +50,8 @@ _numbers = itertools.count(1)
 
 def can_search(jaxpr: Any, in_region: bool) -> bool:
     """True if a function can be run again: its results depend on its arguments alone. `in_region`: True if the function
-    may have per-device regions. False if the program waits for the search: the search needs the region's devices, which
-    would be a deadlock."""
+    may have per-device regions. With `mode="stop"` it may not: the program blocks the devices that the search needs,
+    which is a deadlock. With `results=True` it may not either."""
 
     def is_in_the_way(eqn: Any) -> bool:
         is_effect = eqn.primitive is effect_p or any(_jax.jaxprs_in(eqn.params))
@@ -66,7 +66,7 @@ def can_search(jaxpr: Any, in_region: bool) -> bool:
 
 
 def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str, ...]) -> list[Any]:
-    """Evaluates a jaxpr with constants, and searches it if a value is bad."""
+    """Evaluates a closed jaxpr, and runs a search if a value is bad."""
     flag, outs = run_flagged(jaxpr, args, watch)
     if flag is False:
         return outs
@@ -84,7 +84,7 @@ def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
 
 
 def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., None]:
-    """The callback that searches a function with a bad value, from the function's arguments."""
+    """Returns the callback that runs the function again on its arguments, and reports its bad values."""
     search, lock = dataclasses.replace(watch, search=next(_numbers)), threading.Lock()
     silent, depth = silent_jaxpr(jaxpr), depth_of(jaxpr)
 
@@ -96,7 +96,9 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
 
     def look(args: Sequence[Any], place: Sequence[int] = (), first: int = 0, last: int = _ALL, most: int = _ALL) -> Any:
         """Runs the function again. Returns masks of the bad elements of its results, and the findings in program order.
-        The arguments after `args` are the limits of `Each._repair`."""
+
+        `place`: values made after this place are repaired; by default none. `first`, `last`: at the place, the first
+        element to report, and the last not to repair. `most`: the maximum trip count of loops."""
         numbers = [most, first, last, *place, *[_ALL] * (depth + 1 - len(place))]
         searches[search.search] = []
         bad = [np.asarray(x) for x in again(np.array(numbers, np.int32), *args)]
