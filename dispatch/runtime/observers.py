@@ -110,9 +110,9 @@ class Handler:
         return bool(self._users)
 
     def remove(self) -> None:
-        """Marks the handler as removed, so that no thread begins another delivery. A delivering thread first adds itself
-        to `_users` and then reads `_is_removed`; the remover first sets `_is_removed` and then reads `_users`. So one of
-        the two sees the other."""
+        """Marks the handler as removed, so that no thread begins another delivery. A delivering thread first adds
+        itself to `_users` and then reads `_is_removed`; the remover first sets `_is_removed` and then reads `_users`. So
+        one of the two sees the other."""
         self._is_removed = True
 
     def close_when_idle(self) -> None:
