@@ -111,8 +111,8 @@ class Handler:
 
     def remove(self) -> None:
         """Marks the handler as removed, so that no thread begins another delivery. A delivering thread first adds
-        itself to `_users` and then reads `_is_removed`; the remover first sets `_is_removed` and then reads `_users`. So
-        one of the two sees the other."""
+        itself to `_users` and then reads `_is_removed`; the remover first sets `_is_removed` and then reads `_users`.
+        So one of the two sees the other."""
         self._is_removed = True
 
     def close_when_idle(self) -> None:
