@@ -133,12 +133,14 @@ class Difference:
         sites: Each line, in the order of the first difference; those that do not differ come last.
         parting: The place where programs part; None if both runs have the same effects in the same order.
         begin: The number of first calls that were not compared, since a file keeps the newest records only.
+        beside: True if calls by callbacks were not compared, since the callbacks may have run beside each other.
     """
 
     names: tuple[str, str]
     sites: list[SiteDifference]
     parting: Parting | None
     begin: int = 0
+    beside: bool = False
 
     @property
     def equal(self) -> bool:
@@ -240,7 +242,7 @@ class _Comparison:
     def __init__(self, runs: list[Run], tolerance: Tolerance, only: str | None):
         self._tolerance = tolerance
         self._names = (runs[0]._path, runs[1]._path)
-        self._pairs, self._lanes, self._begin = aligned(runs)
+        self._pairs, self._lanes, self._begin, self._beside = aligned(runs)
         if only is None:
             return
         pattern = Pattern.read(only, "only")
@@ -262,7 +264,7 @@ class _Comparison:
                 site.only_a, site.only_b, in_step = len(a or ()), len(b or ()), False
         parting = None if in_step else self._parting(sites)
         sites.sort(key=lambda site: site.first.place if site.first else (np.inf,))
-        return Difference(self._names, sites, parting, self._begin)
+        return Difference(self._names, sites, parting, self._begin, self._beside)
 
     def _compare(self, site: SiteDifference, a: Table, b: Table) -> bool:
         """Compares the records of a line. Returns True if they have the same places in both runs."""

@@ -17,13 +17,15 @@ BEGIN = (
     "The first {calls} and what callbacks and programs of plain jax.jit had are not compared: a file keeps the newest "
     "records only."
 )
+BESIDE = "What callbacks have called is not compared: they may have run beside each other, in no order."
 _HEADINGS = ("line", "both have", "differ", "first", "largest", "last", "only A", "only B")
 
 
 def report(difference: Difference) -> str:
     """The report of a difference, the most important first."""
     begin = [BEGIN.format(calls=errors.counted(difference.begin, "call"))] if difference.begin else []
-    return "\n".join([*_summary(difference), *begin, *_table(difference)])
+    beside = [BESIDE] if difference.beside else []
+    return "\n".join([*_summary(difference), *begin, *beside, *_table(difference)])
 
 
 def _summary(difference: Difference) -> Iterator[str]:

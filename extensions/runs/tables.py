@@ -77,8 +77,9 @@ MSG_THREADS = (
 )
 
 
-def aligned(runs: list[Run]) -> tuple[list[Pairs], list[tuple[int, ...]], int]:
-    """The records of two runs by line, the lane that each lane number stands for, and the call with which they begin.
+def aligned(runs: list[Run]) -> tuple[list[Pairs], list[tuple[int, ...]], int, bool]:
+    """The records of two runs by line, the lane that each lane number stands for, the call with which they begin, and
+    whether calls by callbacks are left out.
 
     Raises:
         RunError: if the records of the runs cannot be paired.
@@ -88,6 +89,10 @@ def aligned(runs: list[Run]) -> tuple[list[Pairs], list[tuple[int, ...]], int]:
     a, b = (_Reader(run, lanes).tables() for run in runs)
     if begin:
         a, b = (_from_call(tables, begin) for tables in (a, b))
+    beside = any(map(_run_beside, (a, b)))
+    if beside:
+        a, b = ({key: table.of(~_is_nested(table)) for key, table in tables.items()} for tables in (a, b))
+        a, b = ({key: table for key, table in tables.items() if len(table)} for tables in (a, b))
     for run, tables in zip(runs, (a, b), strict=True):
         _number_nested(run, tables)
     threads = [{thread for table in tables.values() for thread in _threads_of(table)} for tables in (a, b)]
@@ -96,9 +101,9 @@ def aligned(runs: list[Run]) -> tuple[list[Pairs], list[tuple[int, ...]], int]:
         raise RunError(MSG_THREADS.format(path=path, threads=shown))
     _pair_threads(a, b, *threads)
     pairs = [*_pairs(a, b)]
-    if not begin:
+    if not begin and len({*map(_count_dispatches, runs)}) > 1:  # else no call lacks all of its lines
         _leave_out_calls(pairs)
-    return pairs, [*lanes], begin
+    return pairs, [*lanes], begin, beside
 
 
 class _Reader:
@@ -178,9 +183,10 @@ class _Reader:
         stream, epoch, phase, index = (token[:, at] for at in range(4))
         thread = stream >> DOMAIN_BITS
         device = np.broadcast_to(np.int64(-1), count)
-        if (phase & 1).any():
+        each = phase & 1 if site.effect.ordered else _differs_in_call(stream, epoch, header["device"])
+        if each.any():
             numbers, which = np.unique(header["device"], return_inverse=True)
-            device = np.where(phase & 1, np.array([process.place(int(number)) for number in numbers])[which], -1)
+            device = np.where(each, np.array([process.place(int(number)) for number in numbers])[which], -1)
         position = epoch.astype(np.int64)
         for number, first in process.calls.items():
             position[thread == number] -= first
@@ -200,6 +206,18 @@ class _Reader:
         )
 
 
+def _differs_in_call(stream: np.ndarray, epoch: np.ndarray, device: np.ndarray) -> np.ndarray:
+    """True for each record of a call that several devices have published: without an order, no token says so."""
+    order = np.lexsort([device, epoch, stream])
+    is_new = np.ones(len(order), bool)
+    is_new[1:] = (np.diff(stream[order]) != 0) | (np.diff(epoch[order]) != 0)
+    call = np.cumsum(is_new) - 1
+    last = np.append(np.flatnonzero(is_new)[1:], len(order)) - 1
+    several = np.zeros(len(order), bool)
+    several[order] = (device[order][is_new] != device[order][last])[call]
+    return several
+
+
 def key_of(site: Site) -> tuple[Any, ...]:
     """The key of a line in any run: its effect, title, file name and line number."""
     title = str(site.content.title)
@@ -209,11 +227,14 @@ def key_of(site: Site) -> tuple[Any, ...]:
 
 
 def _joined(tables: list[Table]) -> Table:
-    """Concatenates tables, in program order."""
-    if len(tables) == 1:
+    """Concatenates tables, in program order. Unordered records, which a program may publish from several threads, have
+    the order of their times."""
+    is_unordered = any(not table.site.effect.ordered for table in tables)
+    if len(tables) == 1 and not is_unordered:
         return tables[0]
     arrays = {name: np.concatenate([getattr(table, name) for table in tables]) for name in _PLACE}
-    order = np.lexsort([arrays[name] for name in ("index", "phase", "domain", "call", "thread")])
+    keys = ("time",) * is_unordered + ("index", "phase", "domain", "call", "thread")
+    order = np.lexsort([arrays[name] for name in keys])
     place = np.argsort(order)
     starts = itertools.accumulate((len(table) for table in tables), initial=0)
     columns = [
@@ -266,6 +287,25 @@ def distinct(x: np.ndarray) -> list[int]:
 def _threads_of(table: Table) -> list[int]:
     """The user's threads that have records."""
     return [thread for thread in distinct(table.thread) if thread < FIRST_NESTED_THREAD]
+
+
+def _is_nested(table: Table) -> np.ndarray:
+    """True for each record of a call that a callback has made."""
+    return (table.thread >= FIRST_NESTED_THREAD) & (table.thread != PLAIN_THREAD)
+
+
+def _run_beside(tables: Tables) -> bool:
+    """True if callbacks have made calls, and may have run beside each other: the calls have no order then."""
+    if not any(_is_nested(table).any() for table in tables.values()):
+        return False
+    effects = {table.site.effect for table in tables.values() if table.site.content.functions}
+    threads = {thread for table in tables.values() for thread in _threads_of(table)}
+    return len(threads) > 1 or len({x.domain for x in effects}) > 1 or not all(x.ordered for x in effects)
+
+
+def _count_dispatches(run: Run) -> int:
+    """The number of calls by the user's threads of programs with effects."""
+    return sum(x.kind == Kind.DISPATCHED and x.program[0] < FIRST_NESTED_THREAD for x in run.events())
 
 
 def _number_nested(run: Run, tables: Tables) -> None:

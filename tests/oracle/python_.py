@@ -366,10 +366,14 @@ class Reading:
                     with self._noted(label, lane, place if log is None else log):
                         happens()
             except Failure:
-                if self.stops:  # the lanes that are left of what has ended the program
-                    self.left_out += sum(point[0] == place for point in points[number + 1 :])
+                self._leave_out_lanes([point for point in points[number + 1 :] if point[0] == place])
                 raise
         self._grid = around
+
+    def _leave_out_lanes(self, points: Sequence[Point]) -> None:
+        """The lanes that are left of what has ended the program."""
+        if self.stops:
+            self.left_out += len(points)
 
     def _programs(
         self, sizes: tuple[int, ...], by_lane: bool = False, order: str | int | None = None

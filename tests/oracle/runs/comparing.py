@@ -10,7 +10,7 @@ import functools
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.oracle.observe import Outcome, expect, without_signed_zeros
 from tests.oracle.runners import library
 from tests.oracle.runs.reader import Reader
 from tests.oracle.runs.recorded import RecordedDeviceReading, RecordedReading
+from tests.oracle.statements.asynchronous import InFlight
 from tests.oracle.statements.callback import Callback
 from tests.oracle.tokens import Seen, compare_places
 
@@ -183,25 +184,32 @@ def compare_device_records(case: DeviceCase, records: Sequence[dict[str, Any]]) 
         own = [record for record in records if not several or record["text"].startswith(f"t{number}")]
         expected, places = expect_on_devices(sequence, case.after_error == "stop", RecordedDeviceReading)
         expected, seen = _outcomes(runs, expected, own)
+        may_be_late = set()
+        if any(isinstance(state, str) for state in expected.states):  # it may have started by then, but is not done
+            may_be_late |= {s.label for s in statements(runs) if isinstance(s, InFlight)}
         if case.after_error == "stop":
-            seen = _without_late(runs, expected, seen)
+            regions = [s for s in statements(runs) if isinstance(s, Region)]
+            may_be_late |= {s.label for region in regions for s in statements(region.body) if hasattr(s, "label")}
+        else:
+            seen.tokens = [*map(seen_of, own)]  # those of operations count, too
+        seen = _without_late(may_be_late, expected, seen)
         texts = [(record["text"].split("(", 1)[0], record["device"]) for record in own]
         complaints += device_compare.compare(sequence, expected, places, seen, texts)
     return complaints
 
 
-def _without_late(runs: tuple[Run, ...], expected: Outcome, seen: Outcome) -> Outcome:
-    """What was read without the records that devices publish in a region after one of them has ended the program. The
-    sequential reading ends there, and a device may come any way further."""
-    regions = [s for s in statements(runs) if isinstance(s, Region)]
-    inside = {s.label for region in regions for s in statements(region.body) if hasattr(s, "label")}
+def _without_late(labels: Collection[str], expected: Outcome, seen: Outcome) -> Outcome:
+    """What was read without the records of these labels that devices publish after one of them has ended the program.
+    The sequential reading ends there, and a device may come any way further."""
+    if not labels:
+        return seen
     late = collections.Counter(seen.lines)
     late.subtract(expected.lines)
     dropped = set()
     for kind, _, _, start, stop in difflib.SequenceMatcher(None, expected.lines, seen.lines, False).get_opcodes():
         for at in range(start, stop):
             line = seen.lines[at]
-            if kind != "equal" and late[line] > 0 and label_of(line) in inside:
+            if kind != "equal" and late[line] > 0 and label_of(line) in labels:
                 late[line] -= 1
                 dropped.add(at)
     kept = [at for at in range(len(seen.lines)) if at not in dropped]

@@ -76,8 +76,12 @@ def _domain(effect: Effect | Log) -> str | None:
 
 
 def mutations(program: Program) -> Iterator[Mutation]:
-    """All mutations of a program."""
+    """All mutations of a program, but for those of kernels and of functions in programs with kernels, which these may
+    call."""
+    has_kernels = any(isinstance(s, Kernel) for s in statements(program))
     for path, block in _blocks(program):
+        if has_kernels and path[0] == "functions":
+            continue
         for at, effect in enumerate(block):
             if not isinstance(effect, Effect | Log) or getattr(effect, "level", "") == "DEBUG":
                 continue
@@ -147,13 +151,13 @@ def record(case: AnyCase, path: Path, **options: Any) -> None:
 
 
 def repeatable(case: AnyCase) -> AnyCase | None:
-    """The case without failures; None if two runs of it need not have the same effects in the same order, since
-    callbacks without an order call programs, or run beside others that remember."""
+    """The case without failures; None if two runs of it need not have the same effects: callbacks without an order run
+    beside others that remember."""
     case = without_failures(case)
     if isinstance(case, Case) and case.rings:
         case = dataclasses.replace(case, rings="")
     callbacks = [s for s in statements(case) if isinstance(s, Callback)]
-    return None if any(not EFFECTS[each.kind] and (each.actions or each.remembers) for each in callbacks) else case
+    return None if any(not EFFECTS[each.kind] and each.remembers for each in callbacks) else case
 
 
 def compare(mutation: Mutation | None, before: list[str], after: list[str], found: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.oracle.devices.reading import DeviceReading
 from tests.oracle.language import DOMAINS, EFFECTS, Failure
-from tests.oracle.python_ import Reading
+from tests.oracle.python_ import Point, Reading
 
 if TYPE_CHECKING:
     from tests.oracle.language import Program
@@ -74,6 +74,12 @@ class RecordedReading(Reading):
             raise
         self.stopped, self.failures, self.left_out = stopped, failures, left_out
         return False
+
+    def _leave_out_lanes(self, points: Sequence[Point]) -> None:
+        """A record has all lanes."""
+        for place, lane, label, _ in points:
+            self.lines.append(label)
+            self.notes.note(label, lane, place)
 
     def _call(
         self, callback: Callback, values: Sequence[int], lane: tuple[int, ...], grid: tuple[int, ...] | None
