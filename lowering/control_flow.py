@@ -28,6 +28,7 @@ from effects.lowering.masks import (
     register_mask_rule,
 )
 from effects.lowering.regions import ends_program, in_branch, in_region, inside, joins_error_vote, static_effect_counts
+from effects.lowering.rewrite import rewritten
 from effects.lowering.summary import effects_of
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, skip_p
 
@@ -62,7 +63,7 @@ def _for_all(branch: Any) -> Any:
         content = dataclasses.replace(site.content, all_end=True)
         return effect_p.bind(*operands, site=dataclasses.replace(site, content=content))
 
-    ends_all = _jax.trace_to_jaxpr(lambda *args: _jax.interpret(branch, args, apply), branch.in_avals, like=branch)
+    ends_all = rewritten(branch, apply)
     avals = [_jax.per_device(_jax.boolean()), *branch.in_avals]
     return _jax.trace_to_jaxpr(lambda active, *args: mask_effects(ends_all, active, args), avals, like=branch)
 
