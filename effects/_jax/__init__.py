@@ -152,7 +152,6 @@ from effects._jax.primitives import bind_custom_vjp as bind_custom_vjp
 from effects._jax.primitives import cond_p as cond_p
 from effects._jax.primitives import custom_jvp_call_p as custom_jvp_call_p
 from effects._jax.primitives import custom_vjp_call_p as custom_vjp_call_p
-from effects._jax.primitives import custom_vmap_arguments as custom_vmap_arguments
 from effects._jax.primitives import custom_vmap_p as custom_vmap_p
 from effects._jax.primitives import discharge_state as discharge_state
 from effects._jax.primitives import hoisting_unless as hoisting_unless
