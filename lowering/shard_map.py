@@ -30,7 +30,7 @@ from effects._model.wire import REPLICA_TOKEN_LENGTH
 from effects.lowering.holders import others
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.regions import InRegion, ends_program, in_region, inside, static_effect_counts
-from effects.lowering.summary import begins_with_record, effects_of, ends_with_record, summarize
+from effects.lowering.summary import effects_of, is_ordered_record, summarize
 from effects.lowering.tokens import BoundaryMarkers, TokenContext, Tokens, close_p, register_token_rule
 
 MSG_REGION_WITHOUT_NATIVE = (
@@ -134,10 +134,10 @@ def region_of(
     keys = list(tokens)
     ordered = sum(map(is_numbered, keys))
 
-    around, has_collectives = in_region(), summarize(jaxpr).has_collectives
+    around, summary = in_region(), summarize(jaxpr)
     known = InRegion(
         all_come=around.all_come or counts,
-        has_collectives=has_collectives or bool(replica_axes) or around.has_collectives,  # XLA all-gathers there
+        has_collectives=summary.has_collectives or bool(replica_axes) or around.has_collectives,  # XLA gathers there
     )
     if not counts:
         known = known._replace(counts_agree=around.counts_agree, branches_skip=around.branches_skip)
@@ -150,11 +150,11 @@ def region_of(
     # A device that waits for a callback waits for all effects before it, and other devices may never reach those.
     may_diverge = _may_diverge(jaxpr, check_vma, known.joins_error_votes) and any(map(_waits, _jax.eqns_in(jaxpr)))
     may_diverge = may_diverge or (not counts and around.collectives_after_effects)
-    may_deadlock = may_diverge and has_collectives
+    may_deadlock = may_diverge and summary.has_collectives
     known = known._replace(collectives_after_effects=may_diverge)
     edges = ctx.edges
     if counts and not replica_axes and ordered == len(keys) == 1:
-        begins, ends = begins_with_record(jaxpr), ends_with_record(jaxpr)
+        begins, ends = is_ordered_record(summary.first), is_ordered_record(summary.last)
         edges = BoundaryMarkers(begins, ends, ctx.edges.closes, mesh.size, may_deadlock)
 
     def enter(tokens: Sequence[Any]) -> Sequence[Any]:

@@ -135,14 +135,12 @@ from effects._jax.lowering import owner_of as owner_of
 from effects._jax.lowering import per_device as per_device
 from effects._jax.lowering import platforms_here as platforms_here
 from effects._jax.lowering import platforms_of as platforms_of
-from effects._jax.lowering import read_sharding as read_sharding
 from effects._jax.lowering import region_axes as region_axes
 from effects._jax.lowering import register_partitioner as register_partitioner
 from effects._jax.lowering import replicas_per_group as replicas_per_group
 from effects._jax.lowering import replicated_hlo_sharding as replicated_hlo_sharding
 from effects._jax.lowering import values_beside as values_beside
 from effects._jax.lowering import with_values_beside as with_values_beside
-from effects._jax.lowering import write_sharding as write_sharding
 from effects._jax.patches import is_axis_of_tangents as is_axis_of_tangents
 from effects._jax.patches import when_imported as when_imported
 from effects._jax.primitives import annotated_calls as annotated_calls
