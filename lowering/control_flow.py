@@ -25,9 +25,11 @@ from effects.lowering.masks import (
     MaskContext,
     mask_effects,
     mask_held,
+    mask_lane_by_lane,
     register_mask_rule,
 )
 from effects.lowering.regions import ends_program, in_branch, in_region, inside, joins_error_vote, static_effect_counts
+from effects.lowering.rewrite import rewritten
 from effects.lowering.summary import effects_of
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule, skip_p
 
@@ -62,7 +64,7 @@ def _for_all(branch: Any) -> Any:
         content = dataclasses.replace(site.content, all_end=True)
         return effect_p.bind(*operands, site=dataclasses.replace(site, content=content))
 
-    ends_all = _jax.trace_to_jaxpr(lambda *args: _jax.interpret(branch, args, apply), branch.in_avals, like=branch)
+    ends_all = rewritten(branch, apply)
     avals = [_jax.per_device(_jax.boolean()), *branch.in_avals]
     return _jax.trace_to_jaxpr(lambda active, *args: mask_effects(ends_all, active, args), avals, like=branch)
 
@@ -187,7 +189,7 @@ def _mask_linear_solve(ctx: MaskContext, active: Any, *args: Any, const_lengths:
 # Functions with rules of their own for transformations: `custom_jvp`, `custom_vjp` and `custom_vmap`.
 #
 # The token pass runs after transformations, so it inlines their bodies (see `holders.py`). The mask pass runs before,
-# so it adds the predicate as a first argument to each rule, too.
+# so it adds the predicate as a first argument to each rule of a derivative, too.
 
 
 def _mask_function(fun: Callable[..., Sequence[Any]], active: Any, args: Sequence[Any]) -> list[Any]:
@@ -237,33 +239,6 @@ def _mask_custom_vjp(ctx: MaskContext, active: Any, *args: Any, **params: Any) -
 
 
 @register_mask_rule(_jax.custom_vmap_p)
-def _mask_custom_vmap(
-    ctx: MaskContext, active: Any, *args: Any, call: Any, rule: Any, in_tree: Any, out_tree: Any
-) -> Sequence[Any]:
-    """The rule is for all lanes together: its effects happen if any lane is there."""
-
-    def masked_rule(size: int, batched: Any, active: Any, *args: Any) -> tuple[Any, Any]:
-        outs_batched: list[Any] = []
-
-        def flat(*args: Any) -> list[Any]:
-            outs, which = rule(size, list(in_tree.unflatten(batched[1:])), *in_tree.unflatten(args))
-            outs_batched.append(which)
-            return jax.tree.leaves(outs)
-
-        # A branch instead of a mask: the rule's effects have no lanes, and a mask without lanes is always true.
-        jaxpr = jax.make_jaxpr(flat)(*args)
-
-        def skip(*args: Any) -> list[Any]:
-            return [jax.lax.full(aval.shape, 0, aval.dtype) for aval in jaxpr.out_avals]
-
-        outs = jax.lax.cond(active.any(), lambda *args: _jax.evaluate(jaxpr, args), skip, *args)
-        return out_tree.unflatten(outs), outs_batched[0]
-
-    return ctx.primitive.bind(
-        active,
-        *args,
-        call=ctx.masked(call),
-        rule=masked_rule,
-        in_tree=_jax.custom_vmap_arguments(1 + len(args)),
-        out_tree=out_tree,
-    )
+def _mask_custom_vmap(ctx: MaskContext, active: Any, *args: Any, **params: Any) -> Sequence[Any]:
+    """The function by itself, for one active lane after the other: its rule is for all lanes together."""
+    return mask_lane_by_lane(ctx.eqn, active, args)

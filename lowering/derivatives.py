@@ -20,6 +20,7 @@ from effects._model.content import HandlerContent
 from effects._model.site import Site
 from effects.lowering.holders import describe, find_holder
 from effects.lowering.masks import mask_effects
+from effects.lowering.rewrite import rewritten, with_jaxprs
 from effects.lowering.summary import has_effects, summarize
 
 MSG_UNAVAILABLE = (
@@ -108,14 +109,9 @@ def silent_jaxpr(jaxpr: Any) -> Any:
         if (site := eqn.params.get("site")) is not None:  # an effect itself
             avals = tuple(var.aval for var in eqn.outvars)
             return unavailable_p.bind(site=site, avals=avals) if avals else []
-        return _jax.bind(_jax.with_jaxprs(eqn, _silent), operands)
+        return _jax.bind(with_jaxprs(eqn, silent_jaxpr), operands)
 
-    return _jax.trace_to_jaxpr(lambda *args: _jax.interpret(jaxpr, args, apply), jaxpr.in_avals, like=jaxpr)
-
-
-def _silent(jaxpr: Any) -> Any:
-    silent = silent_jaxpr(_jax.closed_jaxpr(jaxpr))
-    return silent if _jax.is_closed(jaxpr) else _jax.open_jaxpr(silent)
+    return rewritten(jaxpr, apply)
 
 
 class _Silencing:
@@ -126,7 +122,7 @@ class _Silencing:
         self.outs: Any = None
 
     def default_process_primitive(self, primitive: Any, tracers: Any, params: dict[str, Any]) -> Any:
-        loops = {name: _silent(value) if name.endswith("_jaxpr") else value for name, value in params.items()}
+        loops = {name: silent_jaxpr(value) if name.endswith("_jaxpr") else value for name, value in params.items()}
         self.outs = self._trace.default_process_primitive(primitive, tracers, loops)
         return self.outs
 
@@ -162,7 +158,7 @@ def _runs_again_silently_in_remat(divide: Callable[..., Any]) -> Callable[..., A
                     _refuse_unavailable(site=site)
             raise
         if known is not None and staged is not None and has_effects(eqn):
-            staged = _jax.with_jaxprs(staged, _silent)
+            staged = with_jaxprs(staged, silent_jaxpr)
         return known, staged, *others
 
     return rule

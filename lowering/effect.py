@@ -27,6 +27,7 @@ from effects._model.primitive import effect_p
 from effects._model.print_grad import print_grad_p
 from effects._model.site import Site, size_operands
 from effects._model.wire import (
+    AFTER_SHARDS_TARGET,
     AFTER_TARGET,
     CALL_TARGET,
     CLOSE_TARGET,
@@ -54,7 +55,7 @@ from effects.lowering import host_path
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.regions import OUTSIDE, in_region
 from effects.lowering.shard_map import MSG_REGION_WITHOUT_NATIVE, enter_p, leave_p
-from effects.lowering.shards import call_shards, token_after_shards
+from effects.lowering.shards import call_shards
 from effects.lowering.sites import refused_per_shard, register_site
 from effects.lowering.tokens import (
     NO_MARKERS,
@@ -165,11 +166,6 @@ def take_ahead(token: Any, length: int) -> tuple[Any, int]:
         token, ahead = before, ahead + int(added[INDEX])
 
 
-def place_of_token(edges: BoundaryMarkers) -> int:
-    """The index of the operand that the result token of a record's call aliases."""
-    return int(edges.leaves and not edges.enters)
-
-
 def take_steps(ctx: Any, token: Any, steps: Sequence[TokenStep], aval: Any, replicated: bool) -> Any:
     """The token after these steps. `replicated`: as for the call that gave it back."""
     for step in steps:
@@ -263,7 +259,8 @@ def record_lowering(
     token, ahead = take_ahead(token, ctx.avals_in[0].shape[0])
     attributes |= {Attribute.AHEAD: ahead} if ahead else {}
     # The host waits for a program's output token but does not read it, so the call need not write it.
-    aliases = {} if edges.closes else {place_of_token(edges): len(ctx.avals_out) - 1}
+    outer = edges.leaves and not edges.enters  # then the result is the outer token, the operand after the device's own
+    aliases = {} if edges.closes else {int(outer): len(ctx.avals_out) - 1}
     steps = [] if edges.closes else steps_of_record(site.effect.ordered, edges, ahead)
     *results, given_back = emit_call(
         ctx, target, (token, *operands), attributes, replicated=replicated, aliases=aliases
@@ -425,7 +422,7 @@ def after_lowering(ctx: Any, *operands: Any, tokens: int) -> Any:
         return _jax.mlir.lower_fun(lambda *operands: _chosen_by(operands[:tokens], operands[tokens:]))(ctx, *operands)
     is_token = [(aval.shape, aval.dtype) for aval in ctx.avals_out] == [((TOKEN_LENGTH,), np.uint32)]
     if is_token and _jax.automatic_devices(ctx) and not _jax.is_for_export(ctx):  # its partitioner is this process's
-        return token_after_shards(ctx, *operands[:-1], token=operands[-1])
+        return _jax.call_partitioned(ctx, AFTER_SHARDS_TARGET, (operands[-1], *operands[:-1]), "")
     aliases = {tokens + at: at for at in range(len(ctx.avals_out))}
     return _jax.call_handler(ctx, AFTER_TARGET, operands, {}, has_side_effect=False, aliases=aliases)
 

@@ -11,9 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from effects import _jax
+
+_Rule = TypeVar("_Rule")
+
+
+def registering(table: dict[Any, Any], primitives: Iterable[Any]) -> Callable[[_Rule], _Rule]:
+    """A decorator that adds a rule for these primitives to a table."""
+
+    def register(rule: _Rule) -> _Rule:
+        table.update(dict.fromkeys(primitives, rule))
+        return rule
+
+    return register
 
 
 class Extra:
@@ -153,12 +165,7 @@ def holds(*primitives: Any) -> Callable[[Holder], Holder]:
 
 def holds_of_jax(*primitives: Any) -> Callable[[Holder], Holder]:
     """Describes how primitives of JAX's hold jaxprs, and leaves them JAX's batching rules."""
-
-    def register(holder: Holder) -> Holder:
-        _holders.update(dict.fromkeys(primitives, holder))
-        return holder
-
-    return register
+    return registering(_holders, primitives)
 
 
 def find_holder(primitive: Any) -> Holder | None:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from effects import _errors as errors
 from effects import _jax
-from effects.lowering.holders import Extra, find_holder, holds, rewritten_for, send, send_into
+from effects.lowering.holders import Extra, find_holder, holds, registering, rewritten_for, send, send_into
 from effects.lowering.summary import effects_of, needs_mask, summarize
 from effects.lowering.tokens import registered_rule
 
@@ -40,12 +40,7 @@ such primitives."""
 
 def takes_lane(primitive: _jax.Primitive) -> Callable[[_Binder], _Binder]:
     """Declares a function that binds a primitive such that its effects know their lane."""
-
-    def declare(bind: _Binder) -> _Binder:
-        _lane_takers[primitive] = bind
-        return bind
-
-    return declare
+    return registering(_lane_takers, [primitive])
 
 
 def lane_by_lane(fun: Callable[..., Sequence[Any]], args: Sequence[Any]) -> list[Any]:
@@ -221,12 +216,7 @@ def register_mask_rule(*primitives: Any) -> Callable[[MaskRule], MaskRule]:
         x = 2
     """
 
-    def register(rule: MaskRule) -> MaskRule:
-        for primitive in primitives:
-            _mask_rules[primitive] = rule
-        return rule
-
-    return register
+    return registering(_mask_rules, primitives)
 
 
 class _Masks:

@@ -30,7 +30,7 @@ from effects._model.wire import REPLICA_TOKEN_LENGTH
 from effects.lowering.holders import others
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.regions import InRegion, ends_program, in_region, inside, static_effect_counts
-from effects.lowering.summary import begins_with_record, effects_of, ends_with_record, summarize
+from effects.lowering.summary import effects_of, is_ordered_record, summarize
 from effects.lowering.tokens import BoundaryMarkers, TokenContext, Tokens, close_p, register_token_rule
 
 MSG_REGION_WITHOUT_NATIVE = (
@@ -46,9 +46,9 @@ MSG_PARTLY_MANUAL = (
     "there. Turn the setting on, name all axes in `axis_names`, or move the effect out."
 )
 MSG_REGION_IN_REGION = (
-    "Effect {effects} at {where} is in a `jax.shard_map` inside another one, over other axes, and there are effects "
-    "outside of the inner one, or not all devices may come to it. Devices count their effects in one of the two. Write "
-    "one `jax.shard_map` over all axes, or have all effects in the inner one, to which all devices come, or none there."
+    "Effect {effects} at {where} is in a `jax.shard_map` inside another one, over other axes. Devices that differ "
+    "along these axes only have one effect between them in the outer one. Write one `jax.shard_map` over all axes, or "
+    "move the effect out of the inner one."
 )
 MSG_PARTLY_OF_PROCESSES = (
     "Effect {effects} at {where} is in a `jax.shard_map` over some axes of its mesh, and there are several processes. "
@@ -94,9 +94,7 @@ def _shard_map_token_rule(
     newly_manual_axes: Any,
 ) -> tuple[Tokens, list[Any]]:
     replica_axes = _jax.region_axes(mesh, newly_manual_axes)[1]
-    is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]  # devices count already
-    counts = not is_inside_whole and not (replica_axes and _is_inside_others(jaxpr, check_vma))
-    if refused := _refusal(jaxpr, mesh, counts, bool(replica_axes)):
+    if refused := _refusal(jaxpr, mesh, bool(replica_axes)):
         have_no_order = all(x.name in OF_JAX or not x.ordered for x in effects_of(jaxpr.effects))
         if others().are_all_of([jaxpr]) or (refused[0] is MSG_REGION_WITHOUT_NATIVE and have_no_order):
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
@@ -105,7 +103,7 @@ def _shard_map_token_rule(
         names, where = _described(ctx, has_effects)
         raise errors.MissingTokenRule(message.format(effects=names, where=where))
     keys = sorted(tokens, key=lambda key: not is_numbered(key))
-    region = region_of(ctx, {key: tokens[key] for key in keys}, jaxpr, mesh, newly_manual_axes, check_vma, counts)
+    region = region_of(ctx, {key: tokens[key] for key in keys}, jaxpr, mesh, newly_manual_axes, check_vma)
     everywhere = (PartitionSpec(),) * len(keys)
     outs = jax.shard_map(
         region,
@@ -119,7 +117,7 @@ def _shard_map_token_rule(
 
 
 def region_of(
-    ctx: TokenContext, tokens: Tokens, jaxpr: Any, mesh: Any, newly_manual_axes: Any, check_vma: bool, counts: bool
+    ctx: TokenContext, tokens: Tokens, jaxpr: Any, mesh: Any, newly_manual_axes: Any, check_vma: bool
 ) -> Callable[..., tuple[Any, ...]]:
     """The body of each device: a function of (*tokens, *args) that returns (*tokens, *results).
 
@@ -130,19 +128,18 @@ def region_of(
         mesh: The devices.
         newly_manual_axes: The axes that the region is over.
         check_vma: True if types tell which values differ between devices.
-        counts: True if devices begin to count for themselves here; false if they do already, or do inside.
     """
     own_axes, replica_axes = _jax.region_axes(mesh, newly_manual_axes)
-    is_inside_whole = bool(mesh.manual_axes) and not _jax.region_axes(mesh, ())[1]
+    counts = not mesh.manual_axes  # devices begin to count for themselves here; inside another region they do already
     keys = list(tokens)
     ordered = sum(map(is_numbered, keys))
 
-    around, has_collectives = in_region(), summarize(jaxpr).has_collectives
+    around, summary = in_region(), summarize(jaxpr)
     known = InRegion(
-        all_come=around.all_come or not mesh.manual_axes,
-        has_collectives=has_collectives or bool(replica_axes) or around.has_collectives,  # XLA all-gathers there
+        all_come=around.all_come or counts,
+        has_collectives=summary.has_collectives or bool(replica_axes) or around.has_collectives,  # XLA gathers there
     )
-    if mesh.manual_axes:
+    if not counts:
         known = known._replace(counts_agree=around.counts_agree, branches_skip=around.branches_skip)
     else:
         # Branches skip indices only if a call needs that: its callback waits for its place among the effects of all
@@ -152,12 +149,12 @@ def region_of(
         known = known._replace(counts_agree=branches_skip or not diverge, branches_skip=branches_skip)
     # A device that waits for a callback waits for all effects before it, and other devices may never reach those.
     may_diverge = _may_diverge(jaxpr, check_vma, known.joins_error_votes) and any(map(_waits, _jax.eqns_in(jaxpr)))
-    may_diverge = may_diverge or (is_inside_whole and around.collectives_after_effects)
-    may_deadlock = may_diverge and has_collectives
+    may_diverge = may_diverge or (not counts and around.collectives_after_effects)
+    may_deadlock = may_diverge and summary.has_collectives
     known = known._replace(collectives_after_effects=may_diverge)
     edges = ctx.edges
     if counts and not replica_axes and ordered == len(keys) == 1:
-        begins, ends = begins_with_record(jaxpr), ends_with_record(jaxpr)
+        begins, ends = is_ordered_record(summary.first), is_ordered_record(summary.last)
         edges = BoundaryMarkers(begins, ends, ctx.edges.closes, mesh.size, may_deadlock)
 
     def enter(tokens: Sequence[Any]) -> Sequence[Any]:
@@ -220,13 +217,13 @@ def _described(ctx: TokenContext, jaxpr: Any) -> tuple[str, str]:
     return names, str(where)
 
 
-def _refusal(jaxpr: Any, mesh: Any, counts: bool, has_replicas: bool) -> tuple[str, Any] | None:
+def _refusal(jaxpr: Any, mesh: Any, has_replicas: bool) -> tuple[str, Any] | None:
     """The message for a region whose effects no device can be named for, and the jaxpr with these effects; or None."""
-    if counts and has_replicas and (inner := _region_in(jaxpr)) is not None:
+    if has_replicas and (inner := _region_in(jaxpr)) is not None:
         return MSG_REGION_IN_REGION, inner
-    if counts and has_replicas and not jax.config.jax_use_shardy_partitioner:
+    if has_replicas and not jax.config.jax_use_shardy_partitioner:
         return MSG_PARTLY_MANUAL, jaxpr
-    if counts and has_replicas and jax.process_count() > 1:
+    if has_replicas and jax.process_count() > 1:
         return MSG_PARTLY_OF_PROCESSES, jaxpr
     devices = mesh.devices.flat if isinstance(mesh, jax.sharding.Mesh) else jax.devices()
     if _has_records(jaxpr) and not (config.native and publishes_natively(devices[0])):
@@ -243,20 +240,6 @@ def _region_in(jaxpr: Any) -> Any:
     """The body of the first region with effects inside a region; None if there is none."""
     found = (eqn for eqn in _jax.eqns_in(jaxpr) if eqn.primitive is _jax.shard_map_p and effects_of(eqn.effects))
     return next((eqn.params["jaxpr"] for eqn in found), None)
-
-
-@_jax.weakref_lru_cache
-def _is_inside_others(jaxpr: Any, check_vma: bool) -> bool:
-    """True if all effects of a region are in regions inside it that all devices come to."""
-    for eqn in jaxpr.eqns:
-        if not effects_of(eqn.effects) or eqn.primitive is _jax.shard_map_p:
-            continue
-        inner = list(_jax.jaxprs_in(eqn.params))
-        if not inner or _may_diverge_at(eqn, check_vma):
-            return False
-        if not all(_is_inside_others(each, check_vma) for each in inner):
-            return False
-    return True
 
 
 def _awaits(jaxpr: Any) -> bool:

@@ -6,8 +6,7 @@ record of its shard and the shard's bounds in the whole; it counts for itself me
 one effect. Otherwise each device copies its shards to their places on the host, and the last one publishes the whole.
 If no operand is sharded, every device has the whole value, and the call is that for one device.
 
-XLA folds an empty array to a constant before it partitions, so its sharding is lost. With explicit mesh axes the type
-still has the sharding, and the call passes it on.
+XLA folds an empty array to a constant before it partitions, so its sharding is lost, and every device has the whole.
 """
 
 from __future__ import annotations
@@ -53,12 +52,9 @@ def call_shards(
         steps: The steps of the token after the call; None if the handler takes them.
         site: The site, if each shard has a record; None if all shards have one together.
     """
-    together, empty = [0] * len(operands), [""] * len(operands)
-    if site is not None:
-        # Neither the lanes of a `vmap` nor their mask is partitioned.
-        together = [len(operand.lanes) for operand in site.operands]
-        empty = [_jax.write_sharding(aval) if 0 in aval.shape else "" for aval in ctx.avals_in[1:]]
-    description = {"attributes": attributes, "together": together, "empty": empty, "devices": devices, "steps": steps}
+    # Neither the lanes of a `vmap` nor their mask is partitioned.
+    together = [0] * len(operands) if site is None else [len(operand.lanes) for operand in site.operands]
+    description = {"attributes": attributes, "together": together, "devices": devices, "steps": steps}
     description["whole"] = site is None
     return _jax.call_partitioned(ctx, SHARDS_TARGET, (token, *operands), json.dumps(description))
 
@@ -67,13 +63,9 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_resul
     """Answers the partitioner with the program of one device, and the shardings of operands and result."""
     description = json.loads(encoded)
     whole = _jax.replicated_hlo_sharding
-    shardings = [
-        _jax.read_sharding(empty) if empty else sharding
-        for sharding, empty in zip(shardings[1:], description["empty"], strict=True)
-    ]
     layouts = [
         sharding if _jax.is_tiled(sharding, together) else whole
-        for sharding, together in zip(shardings, description["together"], strict=True)
+        for sharding, together in zip(shardings[1:], description["together"], strict=True)
     ]
     tiles = [_Tiles(tuple(shape.dimensions()), layout) for shape, layout in zip(shapes[1:], layouts, strict=True)]
     types = [_jax.element_type(shape) for shape in shapes[1:]]
@@ -87,11 +79,6 @@ def _partition(shapes: Sequence[Any], shardings: Sequence[Any], _: Any, of_resul
     steps = None if steps is None else [step_numbers(TokenStep(*step), TOKEN_LENGTH) for step in steps]
     program = _program_of_one(attributes, table, [tile.size for tile in tiles], types, steps)
     return program, [whole, *layouts], whole
-
-
-def token_after_shards(ctx: Any, *arrays: Any, token: Any) -> Any:
-    """The token, with a dependency on arrays that XLA's partitioner distributes."""
-    return _jax.call_partitioned(ctx, AFTER_SHARDS_TARGET, (token, *arrays), "")
 
 
 def _partition_after(shapes: Sequence[Any], shardings: Sequence[Any], *_: Any) -> Any:

@@ -119,9 +119,6 @@ class KnownSites:
         self._line_listeners: list[Callable[[Line, LineFilter], None]] = []
         when_levels_change(self._follow_levels)
 
-    def __len__(self) -> int:
-        return len(self._sites)
-
     def listen(self, listener: Callable[[Site], object]) -> None:
         """Has `listener` called with each site before a record of it can come; with one site perhaps several times."""
         self._listeners.append(listener)

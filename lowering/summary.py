@@ -189,13 +189,3 @@ def needs_mask(eqn: Any) -> bool:
     if eqn.primitive is print_grad_p or has_effects(eqn):
         return True
     return any(summarize(inner).needs_masks for inner in _jax.jaxprs_in(eqn.params))
-
-
-def begins_with_record(jaxpr: Any) -> bool:
-    """True if the first equation of a jaxpr with effects becomes one ordered record."""
-    return is_ordered_record(summarize(jaxpr).first)
-
-
-def ends_with_record(jaxpr: Any) -> bool:
-    """True if the last equation of a jaxpr with effects becomes one ordered record."""
-    return is_ordered_record(summarize(jaxpr).last)

@@ -22,7 +22,7 @@ from effects._model.after import after
 from effects._model.effect import UNORDERED, Effect, registered_effects, token_keys
 from effects._model.primitive import result_avals
 from effects._model.site import Site
-from effects.lowering.holders import Extra, find_holder, others
+from effects.lowering.holders import Extra, find_holder, others, registering
 from effects.lowering.regions import InRegion, communicates, in_region, inside, joins_error_vote
 from effects.lowering.summary import effects_of, is_collective, is_ordered_record, summarize
 
@@ -130,12 +130,7 @@ def register_token_rule(*primitives: Any) -> Callable[[TokenRule], TokenRule]:
         x = 1
     """
 
-    def register(rule: TokenRule) -> TokenRule:
-        for primitive in primitives:
-            _token_rules[primitive] = rule
-        return rule
-
-    return register
+    return registering(_token_rules, primitives)
 
 
 def registered_rule(primitive: Any) -> TokenRule | None:

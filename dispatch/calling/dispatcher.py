@@ -88,7 +88,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
                 stream = streams.for_plain()
                 if stream.unpolled or runtime.failures.programs:
                     _raise_earlier(streams.current(), self._name)
-                plain = self._plain if not stream.is_nested else self._plain_for_nested()
+                plain = self._plain_in(stream)
                 if (outs := stream.call_plain(self._plain_caller, plain, args, kwargs)) is not WRONG_PROGRAM_KIND:
                     return outs
                 self._set_plain(False)
@@ -197,14 +197,15 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             effects_barrier()
         return outs
 
-    def _plain_for_nested(self) -> Any:
-        """The program for a call inside of a callback."""
-        beside = runtime.streams.is_first_call_under_way()  # that call may wait for this function
-        return call_beside_fast_paths(self._plain) if beside else self._plain
+    def _plain_in(self, stream: Stream) -> Any:
+        """The program without effects, for a call in this stream."""
+        if stream.is_nested and runtime.streams.is_first_call_under_way():
+            return call_beside_fast_paths(self._plain)  # that call may wait for this function
+        return self._plain
 
     def _call_plain_first(self, stream: Stream, number: int, args: Any, kwargs: Any) -> Any:
         """Calls a program without effects, where it was not known that it has none."""
-        plain = self._plain if not stream.is_nested else self._plain_for_nested()
+        plain = self._plain_in(stream)
         stream.entering[number] = plain, count_fast_paths(plain)
         try:
             outs = stream.call_plain(self._plain_caller, plain, args, kwargs)

@@ -305,8 +305,8 @@ class Traced(_Stage):
         return self._stage(*args, **kwargs)
 
 
-class _ThreadedStage(_Stage):
-    """A stage of the threaded function, whose descriptions of inputs and outputs leave the tokens out."""
+class Lowered(_Stage):
+    """A lowered function, returned by `fx.jit(f).lower`. It describes inputs and outputs without the tokens."""
 
     _INPUTS = ("args_info", "in_avals", "input_shardings", "input_formats")
     _OUTPUTS = ("out_info", "output_shardings", "output_formats")
@@ -325,10 +325,6 @@ class _ThreadedStage(_Stage):
         if name == "donate_argnums":
             return tuple(n - 1 for n in value)
         return value
-
-
-class Lowered(_ThreadedStage):
-    """A lowered function, returned by `fx.jit(f).lower`."""
 
     def compile(self, *args: Any, **options: Any) -> jax.stages.Compiled:
         """Compiles the program to JAX's own object, as `jax.stages.Lowered.compile` does. It takes no tokens."""

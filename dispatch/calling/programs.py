@@ -241,10 +241,7 @@ def traits_of(summary: Summary) -> ProgramTraits:
 def _hide_token(fun: Callable[..., Any], threaded: Any) -> None:
     """Gives the threaded function the name and signature of the user's, with the token ahead."""
     del threaded.__wrapped__
-    inner = fun
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-        threaded.__name__ = getattr(inner, "__name__", threaded.__name__)
+    threaded.__name__ = getattr(_without_partial(fun), "__name__", threaded.__name__)
     if (signature := signature_of(fun)) is not None:
         token = inspect.Parameter(TOKEN_NAME, inspect.Parameter.POSITIONAL_ONLY)
         threaded.__signature__ = signature.replace(parameters=[token, *signature.parameters.values()])

@@ -103,6 +103,7 @@ class Drain:
         self.has_discarded: bool = False  # true if some have been left out
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text without offering the lead
+        # The code in which idle threads wait.
         self.idle_code: Collection[CodeType] = {Drain._run.__code__, Drain._step.__code__}
         self.supervisor: Supervisor = Supervisor(streams, failures, self)
         self._threads: list[threading.Thread] = []  # started threads, ended ones included

@@ -507,7 +507,8 @@ class Failures:
         taken: list[BaseException] = []
         with self._lock:
             for key in list(self.programs):
-                if key in self.unended and not unended and self._is_open(key):
+                stream = self._streams.get(key[0])
+                if key in self.unended and not unended and stream is not None and key[1] in stream.calls:
                     continue
                 if threads is None or self._is_for(key, threads, *taker):
                     taken += self._take(key)
@@ -520,10 +521,6 @@ class Failures:
         if key[0] in threads and (thread is None or thread is taker):
             return True
         return not is_nested and self._streams.has_ended(key[0], thread)
-
-    def _is_open(self, key: ProgramKey) -> bool:
-        stream = self._streams.get(key[0])
-        return stream is not None and key[1] in stream.calls
 
     def _raises_at_call(self, key: ProgramKey) -> bool:
         """True if the call of this program has not returned, and raises the failure that ends it."""

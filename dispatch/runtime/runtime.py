@@ -340,7 +340,7 @@ class Runtime:
         self.observers: Observers = Observers()
         self.failure_poll: FailurePoll = FailurePoll(self.streams, self.failures)
         self.drain: Drain = Drain(self.streams, self.failures, self.observers, self.sites, self.failure_poll)
-        self.drain.before_start = self._before_start
+        self.drain.before_start = lambda: stop_before_child_ends(self.stop)
         self.waiting: Waiting = Waiting(self.streams, self.drain, self.failure_poll)
         self.is_lost: bool = False  # in a forked child
         self._at_end: list[Callable[[], object]] = []
@@ -354,9 +354,6 @@ class Runtime:
     def start(self, _: object = None) -> None:
         """Starts the drain, if it does not run yet: before a program is called that may publish."""
         self.drain.start()
-
-    def _before_start(self) -> None:
-        stop_before_child_ends(self.stop)
 
     def after_fork(self) -> None:
         """In a forked child, which has only the thread that forked: without a drain all records would be lost. So any

@@ -438,9 +438,6 @@ class Streams:
         """The native part of the stream of all threads."""
         return self._shared._native
 
-    def __len__(self) -> int:
-        return len(self._by_thread)
-
     def __getitem__(self, thread: int) -> Stream:
         return self._by_thread[thread]
 

@@ -19,11 +19,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from time import monotonic
-from types import CodeType, FrameType
-from typing import Any, NamedTuple, Protocol
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
@@ -42,6 +42,9 @@ from effects.dispatch.runtime.output_tokens import failed_on_some_devices, unrea
 from effects.dispatch.runtime.replay import answer_with
 from effects.dispatch.runtime.streams import Stream, Streams, traits_of
 from effects.lowering.native_module import native
+
+if TYPE_CHECKING:
+    from effects.dispatch.runtime.drain import Drain
 
 STALLED = "Nothing has moved for {seconds:.3g} s, while this waits:\n{waits}"
 WAITS = "This waits:\n{waits}"
@@ -118,27 +121,10 @@ def _counted(waits: Iterable[_Wait]) -> Iterator[str]:
         yield from first.stack
 
 
-class Watched(Protocol):
-    """The part of the drain that the supervisor sees."""
-
-    running: dict[int, Any]  # by the identity of a drain thread: the function that it runs, as a `Running` begins
-    beside: Beside
-    asks_person: bool  # true if a function waits for a person
-    idle_code: Collection[CodeType]  # the code in which idle drain threads wait
-
-    def running_functions(self) -> dict[int, Running]:
-        """The functions in `running`, as whole `Running`s."""
-        ...
-
-    def threads(self) -> list[int]:
-        """The identities of the drain's threads."""
-        ...
-
-
 class Supervisor:
     """The clock, and the thread that has it. Drain threads and the user's are only looked at."""
 
-    def __init__(self, streams: Streams, failures: Failures, drain: Watched) -> None:
+    def __init__(self, streams: Streams, failures: Failures, drain: Drain) -> None:
         self._streams = streams
         self._failures = failures
         self._drain = drain

@@ -135,14 +135,12 @@ from effects._jax.lowering import owner_of as owner_of
 from effects._jax.lowering import per_device as per_device
 from effects._jax.lowering import platforms_here as platforms_here
 from effects._jax.lowering import platforms_of as platforms_of
-from effects._jax.lowering import read_sharding as read_sharding
 from effects._jax.lowering import region_axes as region_axes
 from effects._jax.lowering import register_partitioner as register_partitioner
 from effects._jax.lowering import replicas_per_group as replicas_per_group
 from effects._jax.lowering import replicated_hlo_sharding as replicated_hlo_sharding
 from effects._jax.lowering import values_beside as values_beside
 from effects._jax.lowering import with_values_beside as with_values_beside
-from effects._jax.lowering import write_sharding as write_sharding
 from effects._jax.patches import is_axis_of_tangents as is_axis_of_tangents
 from effects._jax.patches import when_imported as when_imported
 from effects._jax.primitives import annotated_calls as annotated_calls
@@ -152,7 +150,6 @@ from effects._jax.primitives import bind_custom_vjp as bind_custom_vjp
 from effects._jax.primitives import cond_p as cond_p
 from effects._jax.primitives import custom_jvp_call_p as custom_jvp_call_p
 from effects._jax.primitives import custom_vjp_call_p as custom_vjp_call_p
-from effects._jax.primitives import custom_vmap_arguments as custom_vmap_arguments
 from effects._jax.primitives import custom_vmap_p as custom_vmap_p
 from effects._jax.primitives import discharge_state as discharge_state
 from effects._jax.primitives import hoisting_unless as hoisting_unless

@@ -34,18 +34,6 @@ def is_tiled(sharding: Any, together: int) -> bool:
     return all(cuts == 1 for cuts in sharding.tile_assignment_dimensions()[:together])
 
 
-def write_sharding(aval: Any) -> str:
-    """The sharding in an array's type, as text."""
-    return aval.sharding._to_xla_hlo_sharding(aval.ndim).to_proto().SerializeToString().hex()
-
-
-def read_sharding(text: str) -> Any:
-    """The sharding in a text of `write_sharding`."""
-    proto = xla_client.OpSharding()
-    proto.ParseFromString(bytes.fromhex(text))
-    return xla_client.HloSharding.from_proto(proto)
-
-
 def element_type(shape: Any) -> str:
     """The element type of XLA's shape, as MLIR writes it."""
     with mlir.make_ir_context():

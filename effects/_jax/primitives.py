@@ -18,7 +18,6 @@ from jax._src import (
     hijax,
     pjit,
     shard_map,
-    tree_util,
     xla_metadata,
 )
 from jax._src import linear_util as lu
@@ -215,13 +214,6 @@ def bind_custom_vjp(
 
     subfuns = _changed(fun, with_fun), _changed(forward, with_forward), _changed(backward, backward_with_first)
     return custom_vjp_call_p.bind(*args, subfuns=subfuns, out_trees=out_trees_with_first, **bind_params)
-
-
-def custom_vmap_arguments(count: int) -> Any:
-    """The structure of this many arrays as arguments of a `custom_vmap`."""
-    if hasattr(tree_util, "treedef_tuple_tracing_registry"):  # since 0.11
-        return tree_util.tracing_registry.flatten((0,) * count)[1]
-    return jax.tree.structure((0,) * count)
 
 
 def _changed(fun: Any, change: Callable[..., Any]) -> Any:

@@ -339,14 +339,14 @@ def test_ended_threads_are_forgotten():
     program = count_lines("x")
     program(0)
     fx.effects_barrier()
-    before = len(runtime.streams)
+    before = len(runtime.streams.all())
     for _ in range(20):
         thread = threading.Thread(target=program, args=(0,))
         thread.start()
         thread.join()
     fx.effects_barrier(all_threads=True, timeout=60)
     program(0)  # the drain looks after them while programs run
-    assert runtime.drain.wait(lambda: len(runtime.streams) <= before, timeout=60)
+    assert runtime.drain.wait(lambda: len(runtime.streams.all()) <= before, timeout=60)
 
 
 def test_full_ring_drops_and_counts():

@@ -30,7 +30,7 @@ import effects as fx
 from effects.extensions.collectives import notes
 from tests.helpers import let_go, meet_barrier
 from tests.internals import _jax
-from tests.lowering.regions.meshes import P, by_device, mesh_of
+from tests.lowering.regions.meshes import by_device
 
 X = np.zeros(4, np.float32)
 _numbers = itertools.count()
@@ -55,16 +55,6 @@ def _in_branches_of_a_region():
         return lax.cond(x[0] > 0, ask, lambda x: x, lax.cond(x[0] > 1, ask, lambda x: ask(2 * x), x))
 
     f = fx.jit(by_device(body, check_vma=False))
-    f.lower(X)
-    return f
-
-
-def _in_a_region_in_a_region():
-    def body(x):
-        return jax.shard_map(lambda x: (_show(x[0]), x)[1], in_specs=P("y"), out_specs=P("y"), axis_names={"y"})(x)
-
-    outer = jax.shard_map(body, mesh=mesh_of(2, 2), in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
-    f = fx.jit(outer)
     f.lower(X)
     return f
 
@@ -227,7 +217,6 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "extensions.watching.flag._plan": _watched,
     "extensions.watching.flag._shown_inputs": _watched,
     "lowering.shard_map._may_diverge": _in_branches_of_a_region,
-    "lowering.shard_map._is_inside_others": _in_a_region_in_a_region,
     "extensions.collectives.notes._noted": lambda: _noted(notes._noted),
     "extensions.collectives.notes._noted_program": lambda: _noted(notes._noted_program),
 }

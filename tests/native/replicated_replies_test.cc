@@ -54,7 +54,7 @@ TEST(test_unordered_calls_are_told_apart) {
   const DeviceToken token{MakeToken(1, 2, 3, 4)};
   const auto ask = [&](uint64_t site, int64_t traits, int32_t device, const char *name, DeviceToken of = {}) {
     const CallOfDevice call{site, traits, device};
-    return replies.ask_replicated(of.token.epoch != 0 ? of : token, 2, call, heard.waiter(name));
+    return replies.ask_replicated(of.token.epoch != 0 ? of : token, 2, heard.waiter(name), &call);
   };
   const uint32_t first = ask(7, 0, 0, "first 0");
   const uint32_t of_site = ask(8, 0, 0, "site 0"), of_traits = ask(7, 1, 0, "traits 0");

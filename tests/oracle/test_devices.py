@@ -87,7 +87,7 @@ WAYS = _region(
 
 
 @pytest.mark.parametrize("check_vma", [True, False])
-@pytest.mark.parametrize("form", ["one_axis", "two_axes", "nested", "pmap"])
+@pytest.mark.parametrize("form", ["one_axis", "two_axes", "pmap"])
 def test_region_agrees_with_lines_written_by_hand(form: str, check_vma: bool) -> None:
     """By the number in each device's own order, then by device; what is around comes before and after."""
     region = dataclasses.replace(WAYS, form=form, check_vma=check_vma)

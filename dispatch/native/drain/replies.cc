@@ -18,27 +18,6 @@ uint32_t Replies::ask(Waiter waiter, const Token &token) {
   return number;
 }
 
-uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, Waiter waiter) {
-  std::unique_lock lock(mutex_);
-  if (token.has_group && has_ended(token.token, /*in_group=*/true)) {
-    lock.unlock();
-    notify({std::move(waiter)}, {{}, kFailedElsewhere});
-    return 0;
-  }
-  return join(std::move(lock), KeyOf(token), token, replicas, std::nullopt, std::move(waiter));
-}
-
-uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, const CallOfDevice &call, Waiter waiter) {
-  std::unique_lock lock(mutex_);
-  if (token.has_group && has_ended(token.token, /*in_group=*/true)) {
-    lock.unlock();
-    notify({std::move(waiter)}, {{}, kFailedElsewhere});
-    return 0;
-  }
-  const Key key = find_unanswered(KeyOf(token, call), call.device);
-  return join(std::move(lock), key, token, replicas, call.device, std::move(waiter));
-}
-
 // The first of these calls that the device has not reached; a new call if it has reached all.
 Replies::Key Replies::find_unanswered(Key key, int32_t device) const {
   uint32_t &turn = std::get<6>(key);
@@ -52,8 +31,16 @@ Replies::Key Replies::find_unanswered(Key key, int32_t device) const {
   return key;
 }
 
-uint32_t Replies::join(std::unique_lock<std::mutex> lock, const Key &key, const DeviceToken &token, uint32_t replicas,
-                       std::optional<int32_t> device, Waiter waiter) {
+uint32_t Replies::ask_replicated(const DeviceToken &token, uint32_t replicas, Waiter waiter,
+                                 const CallOfDevice *unordered) {
+  std::unique_lock lock(mutex_);
+  if (token.has_group && has_ended(token.token, /*in_group=*/true)) {
+    lock.unlock();
+    notify({std::move(waiter)}, {{}, kFailedElsewhere});
+    return 0;
+  }
+  const Key key =
+      unordered == nullptr ? KeyOf(token) : find_unanswered(KeyOf(token, *unordered), unordered->device);
   auto [it, first] = replicated_.try_emplace(key, 0);
   if (first) it->second = next_number();
   const uint32_t number = it->second;
@@ -62,7 +49,7 @@ uint32_t Replies::join(std::unique_lock<std::mutex> lock, const Key &key, const 
   asked.key = key;
   asked.replicas = replicas;
   ++asked.came;
-  if (device) asked.devices.insert(*device);
+  if (unordered != nullptr) asked.devices.insert(unordered->device);
   if (!asked.answered) {
     asked.waiters.push_back(std::move(waiter));
     return (token.has_group ? token.is_primary() : first) ? number : 0;

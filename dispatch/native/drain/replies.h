@@ -9,7 +9,6 @@
 #include <list>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -101,11 +100,11 @@ public:
   // As ask(), for a record that `replicas` devices share: all get the one answer. Returns the number for the device
   // that publishes, and 0 for the others. The publisher is the first to come, or in a group of replicas the primary. A
   // device that comes after the answer is answered at once.
-  uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, Waiter waiter);
-
-  // As ask_replicated(), for an unordered call, whose token does not identify it. A device reaches a call again only
-  // after its answer, so the n-th calls of all devices are the same call.
-  uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, const CallOfDevice &call, Waiter waiter);
+  //
+  // `unordered`: an unordered call, whose token does not identify it. A device reaches a call again only after its
+  // answer, so the n-th calls of all devices are the same call.
+  uint32_t ask_replicated(const DeviceToken &token, uint32_t replicas, Waiter waiter,
+                          const CallOfDevice *unordered = nullptr);
 
   // The waiter of one of `devices` devices that continue together from a call that all of them reach. `fail_as_one`: as
   // for Together.
@@ -161,9 +160,6 @@ private:
   void end(uint32_t thread, uint32_t epoch, bool groups_only);
   void notify(const std::vector<Waiter> &waiters, const Answer &answer);
   void go_on(Together::Work work);
-
-  uint32_t join(std::unique_lock<std::mutex> lock, const Key &key, const DeviceToken &token, uint32_t replicas,
-                std::optional<int32_t> device, Waiter waiter);
 
   // With `mutex_` held.
   Key find_unanswered(Key key, int32_t device) const;

@@ -6,7 +6,6 @@
 // All inline: every record of every device goes through these functions, each of a few instructions.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -31,12 +30,6 @@ public:
 
   // Producer: hands the reserved bytes to the consumer. Returns true if another half of the ring has been written.
   bool publish();
-
-  // Consumer: the oldest record, or null when empty. Valid until pop().
-  [[nodiscard]] const std::byte *front();
-
-  // Consumer: frees the room of the record that front() returned.
-  void pop();
 
   // The end of the records that are there now. Later records are behind it.
   uint64_t end() const {
@@ -66,8 +59,8 @@ private:
   const size_t capacity_;
   const std::unique_ptr<std::byte[]> bytes_;
 
-  // Each side's positions have cache lines of their own: the other side reads only the atomic, and only when its cached
-  // copy says that the ring is full or empty.
+  // Each side's positions have cache lines of their own: the other side reads only the atomic, and the producer only when
+  // its cached copy says that the ring is full.
   alignas(64) std::atomic<uint64_t> written_{0};
   uint64_t write_ = 0;
   uint64_t reserved_ = 0;
@@ -75,8 +68,6 @@ private:
 
   alignas(64) std::atomic<uint64_t> read_{0};
   uint64_t position_ = 0;
-  uint64_t cached_written_ = 0;
-  uint32_t front_size_ = 0;
 };
 
 inline std::byte *Ring::try_reserve(size_t size) {
@@ -106,36 +97,8 @@ inline bool Ring::publish() {
   return halves != 0;
 }
 
-inline const std::byte *Ring::front() {
-  for (;;) {
-    if (position_ == cached_written_) {
-      // Acquire: pairs with publish().
-      cached_written_ = written_.load(std::memory_order_acquire);
-      if (position_ == cached_written_) return nullptr;
-    }
-    const std::byte *record = &bytes_[position_ & (capacity_ - 1)];
-    uint32_t size;
-    Kind kind;
-    std::memcpy(&size, record, sizeof size);
-    std::memcpy(&kind, record + sizeof size, sizeof kind);
-    if (kind != Kind::kPadding) {
-      front_size_ = size;
-      return record;
-    }
-    position_ += size;
-    read_.store(position_, std::memory_order_release); // padding left by take() may be all there is
-  }
-}
-
-inline void Ring::pop() {
-  position_ += front_size_;
-  // Release: our reads of the record happened before its bytes are overwritten.
-  read_.store(position_, std::memory_order_release);
-}
-
 template <typename Visit>
 bool Ring::take(uint64_t end, Visit &&visit) {
-  cached_written_ = std::max(cached_written_, end);
   bool any = false;
   bool oldest = true; // no record is left before `at`
   for (uint64_t at = position_; at < end;) {
@@ -157,7 +120,8 @@ bool Ring::take(uint64_t end, Visit &&visit) {
     }
     if (oldest) {
       position_ = at;
-      read_.store(position_, std::memory_order_release); // as in pop()
+      // Release: our reads of the record happened before its bytes are overwritten.
+      read_.store(position_, std::memory_order_release);
     }
   }
   return any;

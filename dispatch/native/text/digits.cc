@@ -33,14 +33,8 @@ int CountShown(int there, const Shown &shown) {
 
 // Appends the exact value's digits, correctly rounded.
 void AppendRounded(std::string &out, double magnitude, std::chars_format form, int precision) {
-  char few[400]; // a `double` has up to 309 digits before the point
-  const auto result = std::to_chars(few, few + sizeof few, magnitude, form, precision);
-  if (result.ec == std::errc()) {
-    out.append(few, result.ptr);
-    return;
-  }
-  std::string many(400 + static_cast<size_t>(precision), '\0');
-  out.append(many.data(), std::to_chars(many.data(), many.data() + many.size(), magnitude, form, precision).ptr);
+  char digits[512]; // up to 309 before the point, and some 100 behind it: see `_MOST_DIGITS` in effects/_model/text.py
+  out.append(digits, std::to_chars(digits, digits + sizeof digits, magnitude, form, precision).ptr);
 }
 
 // Trims the digits from `begin` on, as `trim` says; there is no exponent after them.

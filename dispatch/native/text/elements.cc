@@ -20,17 +20,18 @@ std::vector<T> LoadAll(const Elements &elements) {
 }
 
 // Integers, right-aligned.
-
-template <typename T>
-Words ShowIntegers(const Elements &elements) {
-  const std::vector<T> values = LoadAll<T>(elements);
-  const auto [least, most] = std::minmax_element(values.begin(), values.end());
-  const size_t width = std::max(std::to_string(*least).size(), std::to_string(*most).size());
+Words ShowIntegers(const Piece &piece, const Elements &elements) {
+  Words each;
+  size_t width = 0;
+  for (const std::byte *at : elements) {
+    FormatScalar(each.text, piece, at);
+    each.end();
+    width = std::max(width, each[each.size() - 1].size());
+  }
   Words words;
-  for (const T value : values) {
-    const std::string word = std::to_string(value);
-    words.text.append(width - word.size(), ' ');
-    words.text += word;
+  for (size_t i = 0; i < each.size(); ++i) {
+    words.text.append(width - each[i].size(), ' ');
+    words.text += each[i];
     words.end();
   }
   return words;
@@ -163,21 +164,14 @@ Words Show(const Piece &piece, const Elements &elements, const PrintOptions &opt
   if (piece.conversion == 0) {
     switch (piece.type) {
     case Scalar::kInt8:
-      return ShowIntegers<int8_t>(elements);
     case Scalar::kInt16:
-      return ShowIntegers<int16_t>(elements);
     case Scalar::kInt32:
-      return ShowIntegers<int32_t>(elements);
     case Scalar::kInt64:
-      return ShowIntegers<int64_t>(elements);
     case Scalar::kUint8:
-      return ShowIntegers<uint8_t>(elements);
     case Scalar::kUint16:
-      return ShowIntegers<uint16_t>(elements);
     case Scalar::kUint32:
-      return ShowIntegers<uint32_t>(elements);
     case Scalar::kUint64:
-      return ShowIntegers<uint64_t>(elements);
+      return ShowIntegers(piece, elements);
     case Scalar::kFloat32:
       return ShowFloats<float>(elements, options);
     case Scalar::kFloat64:

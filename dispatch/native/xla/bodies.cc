@@ -62,9 +62,9 @@ void PublishCall(const LoadedSite &site, int32_t device, const DeviceToken &toke
   const CallOfDevice call{site.site, site.traits, device};
   if (site.together > 1)
     waiter = replies().with_others(token.token, call, site.together, site.fail_as_one, std::move(waiter));
-  const uint32_t reply = !shared          ? replies().ask(std::move(waiter), token.token)
-                         : site.ordered() ? replies().ask_replicated(token, site.devices, std::move(waiter))
-                                          : replies().ask_replicated(token, site.devices, call, std::move(waiter));
+  const uint32_t reply = shared ? replies().ask_replicated(token, site.devices, std::move(waiter),
+                                                           site.ordered() ? nullptr : &call)
+                                : replies().ask(std::move(waiter), token.token);
   if (reply != 0 && !FailIfStopped(reply))
     publisher().publish(site.kind, site.site, token.token, device, operands, count, site.flags, reply);
 }

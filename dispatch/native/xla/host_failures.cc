@@ -7,15 +7,6 @@
 
 namespace effects {
 
-namespace {
-
-bool Has(const std::deque<Program> &programs, const Program &program) {
-  return std::any_of(programs.begin(), programs.end(),
-                     [&](const Program &one) { return !(one < program) && !(program < one); });
-}
-
-} // namespace
-
 bool HostFailures::any() {
   std::lock_guard lock(mutex_);
   return is_being_taken_ || !failures_.empty() || !warnings_.empty();
@@ -33,7 +24,8 @@ std::vector<std::string> HostFailures::take_warnings() {
 
 bool HostFailures::has_failed(const Program &program) {
   std::lock_guard lock(mutex_);
-  return Has(failed_, program);
+  return std::any_of(failed_.begin(), failed_.end(),
+                     [&](const Program &one) { return !(one < program) && !(program < one); });
 }
 
 std::vector<HostFailure> HostFailures::take() {

@@ -7,36 +7,22 @@ constexpr char kStopped[] =
     "A callback with results did not run. The process ends, and nothing that is waited for is replayed any more. Call "
     "its program earlier, or register the exit handler that does after importing `effects`.";
 
+// The process's one object of a type.
+template <typename T, typename... Args>
+T &Only(Args &...args) {
+  static auto *const instance = new T(args...);
+  return *instance;
+}
+
 } // namespace
 
-WakeUp &wake_up() {
-  static auto *const instance = new WakeUp();
-  return *instance;
-}
-Publisher &publisher() {
-  static auto *const instance = new Publisher(wake_up());
-  return *instance;
-}
-Drain &drain() {
-  static auto *const instance = new Drain(wake_up(), publisher(), sites(), replies());
-  return *instance;
-}
-Progress &progress() {
-  static auto *const instance = new Progress();
-  return *instance;
-}
-Sites &sites() {
-  static auto *const instance = new Sites();
-  return *instance;
-}
-Listeners &listeners() {
-  static auto *const instance = new Listeners();
-  return *instance;
-}
-Replies &replies() {
-  static auto *const instance = new Replies();
-  return *instance;
-}
+WakeUp &wake_up() { return Only<WakeUp>(); }
+Publisher &publisher() { return Only<Publisher>(wake_up()); }
+Drain &drain() { return Only<Drain>(wake_up(), publisher(), sites(), replies()); }
+Progress &progress() { return Only<Progress>(); }
+Sites &sites() { return Only<Sites>(); }
+Listeners &listeners() { return Only<Listeners>(); }
+Replies &replies() { return Only<Replies>(); }
 
 void PublishPlain(uint64_t site, bool ordered, int32_t device, const Span *spans, size_t count, uint16_t flags,
                   uint32_t reply) {

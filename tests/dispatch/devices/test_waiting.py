@@ -306,7 +306,7 @@ def test_tokens_of_threads_that_are_gone(lines):
     f = fx.jit(lambda x: fx.print("{}", x[0]))
     x = jax.device_put(jnp.zeros(2), jax.NamedSharding(mesh_over(0, 1), P("x")))
     lines(lambda: f(x))
-    before, tokens = len(runtime.streams), count()
+    before, tokens = len(runtime.streams.all()), count()
 
     def call():
         for _ in range(5):
@@ -315,7 +315,7 @@ def test_tokens_of_threads_that_are_gone(lines):
             thread.join()
         fx.effects_barrier(all_threads=True, timeout=60)
         f(x)  # the drain looks after them while programs run
-        assert runtime.drain.wait(lambda: len(runtime.streams) <= before, timeout=60)
+        assert runtime.drain.wait(lambda: len(runtime.streams.all()) <= before, timeout=60)
 
     lines(call)
     assert count() <= tokens

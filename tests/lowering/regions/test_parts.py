@@ -130,14 +130,6 @@ def _in_a_branch(f, x):
     return lax.cond(lax.axis_index("x") == 0, f, lambda x: x, x)
 
 
-def test_effects_of_the_inner_region_alone(lines):
-    """They are those of each device, in a loop too, to which all devices come."""
-    expected = [f"inner {n}" for n in (0, 0, 1, 1)]
-    assert lines(_regions(lambda x: x * 2, _shows("inner {}")), jnp.arange(4)) == expected
-    loop = lambda f, x: lax.fori_loop(0, 2, lambda _, x: f(x), x)  # noqa: E731
-    assert lines(_regions(lambda x: x * 2, _shows("inner {}"), loop), jnp.arange(4)) == 2 * expected
-
-
 def test_effects_of_the_outer_region_alone(lines):
     """Those of each replica group, also in a branch that not all devices take."""
     f = _regions(_shows("outer {}"), lambda x: lax.psum(x, "y") + x)
@@ -154,8 +146,9 @@ def test_effects_of_the_outer_region_alone(lines):
         (_shows("{}", ordered=False), _shows("{}", ordered=False), lambda f, x: f(x)),
         (_shows("{}"), _waits, lambda f, x: f(x)),
         (lambda x: x, _shows("{}"), _in_a_branch),
+        (lambda x: x, _shows("{}"), lambda f, x: f(x)),
     ],
-    ids=["both", "inner unordered", "both unordered", "callback", "branch"],
+    ids=["both", "inner unordered", "both unordered", "callback", "branch", "inner alone"],
 )
 def test_effects_of_regions_in_regions_are_refused(outer, inner, reach):
     """While the program is lowered, with the line of the inner one's effect."""

@@ -72,14 +72,6 @@ SLIPS = (
         (_program("`grad` of `vmap`, a NaN in the other lane"),),
     ),
     Slip(
-        "masks.custom_vmap",
-        "lowering/control_flow.py",
-        "outs = jax.lax.cond(active.any(), ",
-        "outs = jax.lax.cond(active.all(), ",
-        "The effects of a custom_vmap's rule, which is for all lanes together, are lost if one lane is not there.",
-        ("tests/lowering/test_masks.py::test_rule_of_a_custom_vmap_in_a_branch",),
-    ),
-    Slip(
         "masks.region",
         "lowering/shard_map.py",
         "lambda active, *args: tuple(ctx.mask(jaxpr, active, args)),",

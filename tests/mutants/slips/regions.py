@@ -102,7 +102,7 @@ SLIPS = (
     Slip(
         "regions.ties_inside",
         RULE,
-        "may_diverge = may_diverge or (is_inside_whole and around.collectives_after_effects)",
+        "may_diverge = may_diverge or (not counts and around.collectives_after_effects)",
         "may_diverge = bool(may_diverge)",
         "Collectives of a region inside one that counts are not tied to the effects ahead of them: a deadlock.",
         (f"{REGIONS}/test_collectives.py::test_collectives_of_a_region_inside_are_tied_too",),
@@ -129,9 +129,9 @@ SLIPS = (
     Slip(
         "regions.in_regions",
         RULE,
-        "    if counts and has_replicas and (inner := _region_in(jaxpr)) is not None:\n",
-        "    if counts and has_replicas and (inner := None) is not None:\n",
-        "A region with effects inside another one that has effects is not refused: its effects are shown once a group.",
+        "    if has_replicas and (inner := _region_in(jaxpr)) is not None:\n",
+        "    if has_replicas and (inner := None) is not None:\n",
+        "A region with effects inside another one is not refused: its effects are shown once a group.",
         (f"{REGIONS}/test_parts.py::test_effects_of_regions_in_regions_are_refused",),
     ),
     Slip(

@@ -184,9 +184,7 @@ class DeviceGenerator(Generator):
     def region(self, place: Any) -> Statement:
         self.no_region_yet = False
         mode = self.draw.choice((*["wide"] * 3, *["talk_calls"] * 2, *["talk_ways"] * 2, *["both"] * self.rarely()))
-        # JAX has no derivative of a region inside a region.
-        differentiated = place.forward or place.backward
-        form = self.draw.choice([form for form in self.forms if not (differentiated and form == "nested")])
+        form = self.draw.choice(self.forms)
         check_vma = bool(self.draw.integer(0, 1))
         device, variable, label = self.variable("d"), self.variable("y"), f"r{self.variable('')}"
         inner = place.inside(device, variable)

@@ -97,14 +97,6 @@ class DeviceReading(threading.local, Reading):
         *state: int,
     ) -> tuple[list[int], int]:
         with self._only(self._devices_of(form)), self._held() if turns > 1 else contextlib.nullcontext():
-            if form == "nested" and self._rows == len(self.devices):  # the outer region is over all devices: one turn
-
-                def again(rank: int, value: int, *state: int) -> tuple[int, int]:
-                    results = [device(rank, (value + turn) % MODULUS, *state) for turn in range(turns)]
-                    return sum(result for result, _ in results), sum(x for _, x in results)
-
-                ys, x = self._turn(label, again, values, *state)
-                return ys, x if turns == 1 else state[-1]
             results = [
                 self._turn(label, device, [(value + turn) % MODULUS for value in values], *state)
                 for turn in range(turns)

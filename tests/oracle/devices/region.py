@@ -56,7 +56,7 @@ class Region:
 
     def jax(self, scope: Scope, state: State) -> State:
         placing = scope.names["@placing"]
-        two_axes = self.form in ("two_axes", "nested", *PARTS)
+        two_axes = self.form in ("two_axes", *PARTS)
         mesh = placing.mesh(two_axes)
         axes = mesh.axis_names
         if self.form in PARTS:
@@ -83,7 +83,7 @@ class Region:
         values = shifted(self.xs[:count], self.base.jax(scope, state))
         if placing.explicit:
             values = placing.constrain(values, two_axes, P(axes))
-        if self.turns == 1 or self.form == "nested":
+        if self.turns == 1:
             ys, xs = run(around, values, *entered)
         else:
             ys, xs = self._turns(run, around, values, entered)
@@ -108,28 +108,6 @@ def _shard_map(region: Region, placing: Placing, mesh: Any, body: Callable[..., 
     return jax.shard_map(body, mesh=mesh, check_vma=region.check_vma, **specs)
 
 
-def _nested(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any]) -> Callable[..., Any]:
-    """A region over one axis inside of one over the other. The turns are inside of the outer one."""
-    outer, inner = mesh.axis_names
-    state = [P()] * (len(REGISTERS) + 1)
-
-    def specs(axis: str) -> dict[str, Any]:
-        return {
-            "in_specs": (P(), P(axis), *state),
-            "out_specs": (P(axis), P(axis)),
-            "axis_names": {axis},
-            "check_vma": region.check_vma,
-        }
-
-    def rows(around: Mapping[str, Any], values: Any, *state: Any) -> Any:
-        run = jax.shard_map(body, **specs(inner))
-        if region.turns == 1:
-            return run(around, values, *state)
-        return region._turns(run, around, values, state)
-
-    return jax.shard_map(rows, mesh=mesh, **specs(outer))
-
-
 def _part(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any]) -> Callable[..., Any]:
     axis = mesh.axis_names[PARTS.index(region.form)]
     specs: dict[str, Any] = {"in_specs": (P(), P(axis), *[P()] * (len(REGISTERS) + 1)), "out_specs": (P(axis), P(axis))}
@@ -152,7 +130,6 @@ def _pmap(region: Region, placing: Placing, mesh: Any, body: Callable[..., Any])
 REGIONS: Mapping[str, Callable[[Region, Placing, Any, Callable[..., Any]], Callable[..., Any]]] = {
     "one_axis": _shard_map,
     "two_axes": _shard_map,
-    "nested": _nested,
     "pmap": _pmap,
     "rows": _part,
     "columns": _part,
