@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from effects import _errors as errors
 from effects import _jax
 from effects._jax import kernel_logs, pallas, patches
-from effects._model.effect import Effect, Order
+from effects._model.effect import ON_DEVICE, Effect, Order
 from effects._model.primitive import effect_p
 from effects.dispatch.runtime.supervisor import other_waits
 from effects.extensions.kernels.api import grid_order_of, log_options_of, numbers_in_order
@@ -85,27 +85,12 @@ def _showing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-Named = Callable[[Any], tuple[str, Any]]
-"""`named(eqn)`: an operation's name in messages, and the user's line."""
-
-_refused: dict[_jax.Primitive, Named] = {}
-
-
-def refuse_in_kernels(*primitives: _jax.Primitive) -> Callable[[Named], Named]:
-    """Registers primitives that no kernel may have."""
-
-    def register(named: Named) -> Named:
-        _refused.update(dict.fromkeys(primitives, named))
-        return named
-
-    return register
-
-
 def _refuse_operations(kernel: Any) -> None:
-    for eqn in _jax.eqns_in(kernel) if _refused and kernel.effects else ():
-        if (named := _refused.get(eqn.primitive)) is not None:
-            name, where = named(eqn)
-            raise NotImplementedError(MSG_OPERATION.format(name=name, where=where))
+    """Refuses asynchronous operations: equations that have an `operation`, whose order is the device's."""
+    for eqn in _jax.eqns_in(kernel) if kernel.effects else ():
+        operation = eqn.params.get("operation")
+        if operation is not None and any(isinstance(x, Effect) and x.domain in ON_DEVICE for x in eqn.effects):
+            raise NotImplementedError(MSG_OPERATION.format(name=operation.name, where=operation.where))
 
 
 def _check_index_map(index_map: Any) -> None:
