@@ -132,15 +132,7 @@ Rows = Callable[[], tuple[Patch, ...]]
 KERNELS = "jax._src.pallas.pallas_call"
 FOR_TPUS = "jax._src.pallas.mosaic.interpret.interpret_pallas_call"
 
-ROWS_OF: dict[str, Rows] = {}
-"""By module: the rows that change it, which are made once it has been imported."""
 
-
-def _of(module: str) -> Callable[[Rows], Rows]:
-    return lambda rows: ROWS_OF.setdefault(module, rows)
-
-
-@_of(KERNELS)
 def _rows_of_kernels() -> tuple[Patch, ...]:
     from jax._src.pallas import hlo_interpreter, pallas_call
 
@@ -202,7 +194,6 @@ def _rows_of_kernels() -> tuple[Patch, ...]:
     )
 
 
-@_of(FOR_TPUS)
 def _rows_of_interpreter() -> tuple[Patch, ...]:
     return (
         Patch(
@@ -216,6 +207,9 @@ def _rows_of_interpreter() -> tuple[Patch, ...]:
         ),
     )
 
+
+ROWS_OF: dict[str, Rows] = {KERNELS: _rows_of_kernels, FOR_TPUS: _rows_of_interpreter}
+"""By module: the rows that change it, which are made once it has been imported."""
 
 # Import hooks for modules that few programs need, such as Pallas's.
 #

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from effects import _jax, _removed
-from effects._model.where import Where, where_called
+from effects._model.where import where_called
 
 MSG_GRID_ORDER = (
     "`fx.pallas_call` at {where} was given the grid order {order!r}. It is the order in which a simulated kernel "
@@ -103,18 +103,14 @@ def pallas_call(
         raise ValueError(MSG_OTHER_INTERPRETER.format(where=where, order=grid_order))
     grid_spec = options.get("grid_spec")
     grid = options.get("grid", ()) if grid_spec is None else grid_spec.grid
-    _check_grid(grid, grid_order, where)
+    if not all(isinstance(size, (int, np.integer)) for size in (grid if isinstance(grid, (tuple, list)) else (grid,))):
+        raise ValueError(MSG_DYNAMIC_GRID.format(where=where, order=grid_order))
     options["metadata"] = {**(options.get("metadata") or {}), GRID_ORDER: str(grid_order)}
     return pl.pallas_call(kernel, out_shape, **options)
 
 
 def _is_number(given: Any) -> bool:
     return isinstance(given, (int, np.integer)) and not isinstance(given, bool)
-
-
-def _check_grid(grid: Any, order: str | int, where: Where) -> None:
-    if not all(isinstance(size, (int, np.integer)) for size in (grid if isinstance(grid, (tuple, list)) else (grid,))):
-        raise ValueError(MSG_DYNAMIC_GRID.format(where=where, order=order))
 
 
 def grid_order_of(metadata: Any) -> str | int | None:

@@ -18,7 +18,6 @@ from effects import _jax
 from effects._jax import kernel_logs, pallas
 from effects._model.callback import HostCall
 from effects._model.content import HandlerContent
-from effects._model.effect import Effect
 from effects._model.filter import LOGGER
 from effects._model.operand import Operand, flat_arguments
 from effects._model.site import Site
@@ -109,7 +108,9 @@ def log_kernel(
     index = tuple(kernel_logs.grid_index_of_kernel(params, LANES))
     plan = plan_log(params["jaxpr"], kernel, grid, index, options)
     shape = {"sites": plan.sites, "capacity": plan.content.capacity, "width": plan.width}
-    if options.how == SIDE_BY_SIDE or (options.leaves_awaited and has_rest(params["jaxpr"])):
+    if options.how == SIDE_BY_SIDE or (
+        options.leaves_awaited and summarize(params["jaxpr"]).sites != logged_sites(params["jaxpr"])
+    ):
         rest = _with_log(params, kernel_logs.SIMULATION, **shape)
         *outs, log = pallas.pallas_call_p.bind(*args, **rest) if bind_rest is None else bind_rest(rest)
         log = jax.lax.squeeze(log, [1])
@@ -131,7 +132,9 @@ class LogPlan:
     def records(self, operands: list[Any]) -> list[tuple[Site, list[Any]]]:
         """The records that the log becomes: one for each order that the effects have."""
         firsts = {order_of(site.effect): site.effect for site in reversed(self.sites)}
-        return [_record(self.content, effect, operands, self.where) for effect in firsts.values()]
+        leaves = tuple(Operand(x.shape, np.dtype(x.dtype), np.dtype(x.dtype)) for x in operands)
+        tree = flat_arguments(len(leaves))
+        return [(Site(effect, self.content, leaves, tree, self.where), operands) for effect in firsts.values()]
 
 
 def plan_log(
@@ -164,11 +167,6 @@ def logged_sites(jaxpr: Any) -> frozenset[Site]:
     return frozenset(site for site in summarize(jaxpr).sites if not _is_awaited(site))
 
 
-def has_rest(jaxpr: Any) -> bool:
-    """Returns True if a kernel has effects for which it waits."""
-    return summarize(jaxpr).sites != logged_sites(jaxpr)
-
-
 def _is_awaited(site: Site) -> bool:
     """Returns True if a kernel waits at this site for the host, or for a handler of the user's."""
     return site.results is not None or isinstance(site.content, HandlerContent)
@@ -199,12 +197,6 @@ def _capacity(kernel: str, sites: tuple[Site, ...], options: LogOptions, most: i
         return max(capacity, min(room, most - COUNTS - need - 1))
     shown = {"kernel": kernel, "need": need, "capacity": capacity}
     raise ValueError(MSG_CAPACITY.format(effect=largest.effect, where=largest.where, **shown))
-
-
-def _record(content: KernelLog, effect: Effect, operands: list[Any], where: Where) -> tuple[Site, list[Any]]:
-    """The record of a log, which has a place among the effects of this order."""
-    leaves = tuple(Operand(x.shape, np.dtype(x.dtype), np.dtype(x.dtype)) for x in operands)
-    return Site(effect, content, leaves, flat_arguments(len(leaves)), where), operands
 
 
 @logged_kernel_p.def_abstract_eval

@@ -135,7 +135,8 @@ def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
         outs, out_dims = each_lane(axis_data, args, dims, params)
         if any(dim is not None for dim in dims) or summarize(params["jaxpr"]).awaits_results or not axis_data.size:
             return outs, out_dims
-        first = [x if dim is None else _first_lane(x, dim) for x, dim in zip(outs, out_dims, strict=True)]
+        lanes = zip(outs, out_dims, strict=True)
+        first = [x if dim is None else jax.lax.index_in_dim(x, 0, dim, keepdims=False) for x, dim in lanes]
         return first, [None] * len(first)
 
     def each_lane(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -155,10 +156,6 @@ def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
 @takes_lane(pallas.pallas_call_p)
 def _in_lane(lane: Any, *args: Any, **params: Any) -> Sequence[Any]:
     return pallas.pallas_call_p.bind(*args, lane, **with_lane(params))
-
-
-def _first_lane(x: Any, dim: int) -> Any:
-    return jax.lax.index_in_dim(x, 0, dim, keepdims=False)
 
 
 @patches.implements("derivatives of kernels")

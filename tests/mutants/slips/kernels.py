@@ -124,8 +124,8 @@ SLIPS = (
     Slip(
         "kernels.number_of_the_program",
         "effects/_jax/kernel_logs.py",
-        "at = at * size + i\n",
-        "at = at + i\n",
+        "row = row * size + i\n",
+        "row = row + i\n",
         "Programs of a grid with several axes share rows of the log.",
         _in("logs", "grids_of_every_rank"),
     ),
