@@ -39,8 +39,13 @@ def _choice(*choices: str) -> Callable[[Any], str]:
 
 
 def _between(least: int, most: int) -> Callable[[Any], int]:
+    """Reads a whole number of any type, or its text."""
+
     def parse(value: Any) -> int:
-        if not least <= (number := _whole(value)) <= most:
+        if isinstance(value, bool):
+            raise ValueError(value)
+        number = int(value) if isinstance(value, str) else operator.index(value)
+        if not least <= number <= most:
             raise ValueError(number)
         return number
 
@@ -52,13 +57,6 @@ def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not number >= 0.1:
         raise ValueError(number)
     return number
-
-
-def _whole(value: Any) -> int:
-    """A whole number of any type, or its text."""
-    if isinstance(value, bool):
-        raise ValueError(value)
-    return int(value) if isinstance(value, str) else operator.index(value)
 
 
 # name -> default, parser, description of valid values

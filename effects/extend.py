@@ -15,21 +15,3 @@ from effects.lowering import TokenRule as TokenRule
 from effects.lowering import holds as holds
 from effects.lowering import register_mask_rule as register_mask_rule
 from effects.lowering import register_token_rule as register_token_rule
-
-__all__ = [
-    "Effect",
-    "Extra",
-    "Holder",
-    "MaskContext",
-    "MaskRule",
-    "MissingTokenRule",
-    "NotDifferentiable",
-    "TokenContext",
-    "TokenRule",
-    "holds",
-    "patches",
-    "register_effect",
-    "register_mask_rule",
-    "register_token_rule",
-    "registered_effects",
-]

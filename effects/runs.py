@@ -17,20 +17,3 @@ with _lazy.required_by("effects.runs"):
     from effects.extensions.runs.reading import read as read
     from effects.extensions.runs.recording import Recording as Recording
     from effects.extensions.runs.trace import trace as trace
-
-__all__ = [
-    "Count",
-    "Difference",
-    "Event",
-    "Kind",
-    "Pair",
-    "Parting",
-    "Process",
-    "Recording",
-    "Run",
-    "RunError",
-    "SiteDifference",
-    "diff",
-    "read",
-    "trace",
-]

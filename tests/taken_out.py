@@ -16,7 +16,7 @@ import jax.experimental.pallas
 assert os.path.realpath(fx.__file__).startswith(os.path.realpath(os.getcwd())), fx.__file__
 missing = {}
 for module in (fx, fx.asynchronous, fx.extend, fx.kernels, fx.native, fx.testing):
-    for name in {*module.__all__, *getattr(module, "_LATER", ())}:
+    for name in {*getattr(module, "__all__", vars(module)), *getattr(module, "_LATER", ())}:
         try:
             getattr(module, name)
         except AttributeError as error:

@@ -36,7 +36,6 @@ from effects._jax.core import jaxprs_in as jaxprs_in
 from effects._jax.core import named_line as named_line
 from effects._jax.core import open_jaxpr as open_jaxpr
 from effects._jax.core import physical_aval as physical_aval
-from effects._jax.core import physical_key_data as physical_key_data
 from effects._jax.core import plain_number as plain_number
 from effects._jax.core import source_of as source_of
 from effects._jax.core import stage as stage

@@ -24,11 +24,6 @@ abstract_token = core.abstract_token
 physical_aval = core.physical_aval
 
 
-def physical_key_data(x: Any) -> Any:
-    """The numbers of a PRNG key array."""
-    return jax.random.key_data(x)
-
-
 def with_type(x: Any, aval: Any) -> Any:
     """A value with this type: if the type is of PRNG keys, the keys with these numbers."""
     return (

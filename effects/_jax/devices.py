@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import uuid
@@ -177,7 +178,7 @@ def own_devices(ctx: Any, devices: int) -> int | None:
     if jax.process_count() == 1:
         return devices
     assigned = _assigned_devices(ctx)
-    return None if assigned is None else _own_devices(assigned)
+    return None if assigned is None else _processes_of(assigned)[jax.process_index()]
 
 
 def processes_of(ctx: Any) -> tuple[int, ...]:
@@ -185,7 +186,7 @@ def processes_of(ctx: Any) -> tuple[int, ...]:
     if jax.process_count() == 1:
         return (0,)
     assigned = _assigned_devices(ctx)
-    return () if assigned is None else _processes_of(assigned)
+    return () if assigned is None else tuple(sorted(_processes_of(assigned)))
 
 
 def groups_of(ctx: Any, axes: Any = (), within: Any = None) -> list[list[int]]:
@@ -217,11 +218,6 @@ def _assigned_devices(ctx: Any) -> tuple[Any, ...] | None:
 
 
 @functools.lru_cache(64)
-def _own_devices(devices: tuple[Any, ...]) -> int:
-    return sum(device.process_index == jax.process_index() for device in devices)
-
-
-@functools.lru_cache(64)
 def _is_within_processes(mesh: jax.sharding.Mesh, axes: tuple[Any, ...]) -> bool:
     processes = np.vectorize(lambda device: device.process_index, otypes=[int])(mesh.devices)
     along = tuple(mesh.axis_names.index(axis) for axis in axes)
@@ -229,5 +225,5 @@ def _is_within_processes(mesh: jax.sharding.Mesh, axes: tuple[Any, ...]) -> bool
 
 
 @functools.lru_cache(64)
-def _processes_of(devices: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(sorted({device.process_index for device in devices}))
+def _processes_of(devices: tuple[Any, ...]) -> collections.Counter[int]:
+    return collections.Counter(device.process_index for device in devices)

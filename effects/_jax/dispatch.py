@@ -116,11 +116,6 @@ def is_callback_effect(effect: JaxEffect) -> bool:
     return isinstance(effect, _EFFECTS)
 
 
-def left_to_jax() -> Any:
-    """A context in which JAX itself binds its callbacks."""
-    return binding_callbacks(None)
-
-
 def is_ordered(effect: JaxEffect) -> bool:
     """True if JAX orders this effect."""
     return jax_effects.ordered_effects.contains(effect)

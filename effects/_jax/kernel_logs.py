@@ -73,9 +73,17 @@ def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[...,
     programs = math.prod(mapping.grid)
 
     def row_of(*index: Any) -> tuple[Any, ...]:
-        return _linear(index[: len(mapping.grid)], mapping.grid), 0, 0
+        row = jnp.int32(0)  # the last axis of the grid is the innermost
+        for i, size in zip(index, mapping.grid, strict=False):
+            row = row * size + i
+        return row, 0, 0
 
-    space = _log_space(target)
+    space, blocks = None, mapping.block_mappings
+    if target == MOSAIC_TPU:  # scalars are read from SMEM only
+        from jax._src.pallas.mosaic import core as mosaic
+
+        space = mosaic.MemorySpace.SMEM
+        blocks = [_in_space(each, space) if each.origin.startswith(HIDDEN) else each for each in blocks]
     spec = pallas_core.BlockSpec((pallas_core.squeezed, 1, width), row_of, memory_space=space)
     array = core.ShapedArray((programs, 1, width), jnp.int32)
     block = spec.to_block_mapping(
@@ -86,9 +94,6 @@ def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[...,
         grid=mapping.grid,
         vmapped_dims=mapping.vmapped_dims,
     )
-    blocks = mapping.block_mappings
-    if target == MOSAIC_TPU:  # scalars are read from SMEM only
-        blocks = [_in_space(each, space) if each.origin.startswith(HIDDEN) else each for each in blocks]
     first = mapping.num_index_operands
     at = first + len(blocks)
     avals = closed_jaxpr(params["jaxpr"]).in_avals
@@ -108,20 +113,3 @@ def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[...,
 def _in_space(block: Any, space: Any) -> Any:
     """A block in this memory."""
     return block.replace(transformed_block_aval=block.transformed_block_aval.update(memory_space=space))
-
-
-def _linear(index: Sequence[Any], grid: Sequence[int]) -> Any:
-    """The number of a program in its grid, the last axis innermost."""
-    at = jnp.int32(0)
-    for i, size in zip(index, grid, strict=True):
-        at = at * size + i
-    return at
-
-
-def _log_space(target: str) -> Any:
-    """The memory of a program's row of the log, and of the other hidden inputs."""
-    if target == MOSAIC_TPU:
-        from jax._src.pallas.mosaic import core as mosaic
-
-        return mosaic.MemorySpace.SMEM
-    return None

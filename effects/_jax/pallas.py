@@ -32,7 +32,7 @@ from jax._src.state.indexing import ds as ds
 from jax._src.state.types import AbstractRef
 
 from effects._jax.core import closed_jaxpr, evaluate, is_closed, source_of, trace_to_jaxpr
-from effects._jax.dispatch import is_callback_effect, left_to_jax
+from effects._jax.dispatch import binding_callbacks, is_callback_effect
 from effects._jax.patches import implements
 
 pallas_call_p = pallas_call.pallas_call_p
@@ -312,7 +312,7 @@ def simulated_kernel(params: dict[str, Any], avals: Sequence[Any]) -> Any:
     if interpret is not True:
         simulate, more = _interpreter_of(interpret), {"interpret_params": interpret}
     given = {name: value for name, value in params.items() if name != "interpret"}
-    with left_to_jax():
+    with binding_callbacks(None):
         return trace_to_jaxpr(
             lambda *args: list(simulate(*args, **more, **given)), avals, like=closed_jaxpr(params["jaxpr"])
         )

@@ -132,15 +132,7 @@ Rows = Callable[[], tuple[Patch, ...]]
 KERNELS = "jax._src.pallas.pallas_call"
 FOR_TPUS = "jax._src.pallas.mosaic.interpret.interpret_pallas_call"
 
-ROWS_OF: dict[str, Rows] = {}
-"""By module: the rows that change it, which are made once it has been imported."""
 
-
-def _of(module: str) -> Callable[[Rows], Rows]:
-    return lambda rows: ROWS_OF.setdefault(module, rows)
-
-
-@_of(KERNELS)
 def _rows_of_kernels() -> tuple[Patch, ...]:
     from jax._src.pallas import hlo_interpreter, pallas_call
 
@@ -202,7 +194,6 @@ def _rows_of_kernels() -> tuple[Patch, ...]:
     )
 
 
-@_of(FOR_TPUS)
 def _rows_of_interpreter() -> tuple[Patch, ...]:
     return (
         Patch(
@@ -216,6 +207,9 @@ def _rows_of_interpreter() -> tuple[Patch, ...]:
         ),
     )
 
+
+ROWS_OF: dict[str, Rows] = {KERNELS: _rows_of_kernels, FOR_TPUS: _rows_of_interpreter}
+"""By module: the rows that change it, which are made once it has been imported."""
 
 # Import hooks for modules that few programs need, such as Pallas's.
 #
@@ -428,10 +422,9 @@ _TABLE = (
     ),
 )
 
-# By the names of rows, JAX's modules, and patch points. A reload of this module keeps the three dictionaries, so that
-# nothing is patched twice.
+# By the names of rows, and of patch points. A reload of this module keeps both dictionaries, so that nothing is patched
+# twice.
 _makers: dict[str, Maker] = globals().get("_makers", {})
-_loaders: dict[str, Callable[[], None]] = globals().get("_loaders", {})
 _originals: dict[str, Any] = globals().get("_originals", {})
 
 
@@ -447,31 +440,14 @@ def implements(*names: str) -> Callable[[_Maker], _Maker]:
     return collect
 
 
-def once_imported(module: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Declares the loader of the implementations for a module that JAX itself does not import. It is called once the
-    module has been imported."""
-
-    def collect(load: Callable[[], None]) -> Callable[[], None]:
-        _loaders[module] = load
-        return load
-
-    return collect
-
-
 def apply() -> None:
     """Changes JAX as the table says, in the order of its rows; modules that JAX does not import itself, once they are
-    imported. The second call changes nothing."""
+    imported, and extensions have declared their implementations. The second call changes nothing."""
     if _originals:
         return
     _change(_TABLE)
     for module, rows in ROWS_OF.items():
-        when_imported(module, functools.partial(_load_and_change, module, rows))
-
-
-def _load_and_change(module: str, rows: Rows) -> None:
-    if module in _loaders:
-        _loaders[module]()
-    _change(rows())
+        when_imported(module, lambda rows=rows: _change(rows()))
 
 
 def _change(rows: Sequence[Patch]) -> None:

@@ -159,7 +159,8 @@ def _take_result(leaf: Any, result: Operand) -> np.ndarray:
     if type(leaf) in (bool, int, float, complex):
         # A Python number has no dtype: it is converted to the result's dtype, if that can represent it.
         kinds = {bool: "b", int: "biufc", float: "fc", complex: "c"}[type(leaf)]
-        kind = result.dtype.kind if result.dtype.kind in "biufc" else ("f" if _is_float(result.dtype) else "i")
+        is_float = jnp.issubdtype(result.dtype, np.floating)  # such as bfloat16
+        kind = result.dtype.kind if result.dtype.kind in "biufc" else ("f" if is_float else "i")
         if result.shape or kind not in kinds or (kind == "b" and leaf not in (0, 1)):
             raise UnexpectedResults(f"the Python number {leaf!r}", _describe(result))
         if kind in "iu":
@@ -203,10 +204,6 @@ def _fits_float(number: Any, dtype: np.dtype) -> bool:
         return bool(np.isfinite(value)) or not np.isfinite(complex(number))
     except OverflowError:
         return False
-
-
-def _is_float(dtype: np.dtype) -> bool:
-    return bool(jnp.issubdtype(dtype, np.floating))
 
 
 def _describe(array: Any) -> str:

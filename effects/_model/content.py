@@ -223,9 +223,6 @@ class Composite(Content):
 class HandlerContent(Content):
     """A part: the handler of a custom call publishes the records, and each record carries its own content."""
 
-    def resolve(self, site: Site, payload: Any) -> Site:
-        raise NotImplementedError
-
 
 _C = TypeVar("_C", bound=type[Content])
 

@@ -176,20 +176,18 @@ def register_effect(effect: Effect) -> Effect:
         raise errors.type_error(MSG_NOT_AN_EFFECT.format(what=effect))
     with _lock:
         if (known := _effects.get(effect.name)) is None:
-            _check_domain(effect)
+            domains = {PROGRAM, effect.name, *(other.domain for other in _effects.values())}
+            if effect.ordered and effect.domain not in domains:
+                shown = ", ".join(sorted(domains))
+                raise errors.value_error(
+                    MSG_UNKNOWN_DOMAIN.format(name=effect.name, domain=effect.domain, domains=shown)
+                )
             if effect.ordered:
                 domain_number(effect.domain)
             known = _effects[effect.name] = effect
     if known != effect:
         raise errors.value_error(MSG_EFFECT_TAKEN.format(known=known, effect=effect, name=effect.name))
     return known
-
-
-def _check_domain(effect: Effect) -> None:
-    domains = {PROGRAM, *(other.domain for other in _effects.values())}
-    if effect.ordered and effect.domain not in domains | {effect.name}:
-        known = ", ".join(sorted(domains | {effect.name}))
-        raise errors.value_error(MSG_UNKNOWN_DOMAIN.format(name=effect.name, domain=effect.domain, domains=known))
 
 
 def registered_effects() -> Mapping[str, Effect]:

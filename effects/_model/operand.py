@@ -237,7 +237,7 @@ def take_array(x: Any, path: Any, call: str, where: Where) -> tuple[Any, Operand
     """An array in the type in which it travels, and its description. Arrays of other things than numbers and booleans
     are refused."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = _jax.physical_key_data(x)
+        x = jax.random.key_data(x)
     if x.dtype == jax.dtypes.float0:  # float0, the tangent of an integer: it has no value
         x = np.zeros(x.shape, bool)
     elif isinstance(x, np.ndarray):

@@ -7,11 +7,10 @@ the program, which waits, gets the function's results.
 from __future__ import annotations
 
 import collections
-import contextlib
 import contextvars
 import dataclasses
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -127,15 +126,6 @@ class HostRuns(Beside):
         """The call that this drain thread waits for, if any."""
         return self._awaited.get(drain_thread)
 
-    @contextlib.contextmanager
-    def _awaiting(self, run: RunningHostCall) -> Iterator[None]:
-        me = threading.get_ident()
-        self._awaited[me] = run
-        try:
-            yield
-        finally:
-            del self._awaited[me]
-
     def _take(self, key: _Key, device: int) -> RunningHostCall:
         """`device`: its number in native code."""
         # The start comes from one device's thread; the done may come earlier, from a faster device's.
@@ -159,10 +149,13 @@ class HostRuns(Beside):
         stream = run.wait_for_stream()
         # In a run file the records of the function's own calls have this place, earlier ones included.
         native.note(Kind.BEGUN, record.token, site_of(record).id, number_of_device(record), f"{stream.thread} held")
-        with self._awaiting(run):
+        self._awaited[threading.get_ident()] = run
+        try:
             stream.let_go()
             run.wait_for_end()
             runtime.drain.wait_for_nested(stream, (thread_of(record.token[STREAM]), record.token[EPOCH]))
+        finally:
+            del self._awaited[threading.get_ident()]
         native.note(Kind.OPERATION_DONE, _noted(key), device=number_of_device(record))
         call = site_of(record).content
         assert isinstance(call, HostCall)

@@ -35,7 +35,8 @@ class ScheduleTies:
     """Ties the equations of one jaxpr, which are shown to it one after the other."""
 
     def __init__(self, jaxpr: Any) -> None:
-        self._under_way = _under_way_at_first(jaxpr)
+        # The operations in flight: at first the most by which dones outnumber starts.
+        self._under_way = -min(itertools.accumulate(_changes(jaxpr), initial=0))
         # By identity: a value, and its copy tied to the last token. Later equations take the tied one: a tie is made in
         # place, and XLA copies a value that is also used untied.
         self._last: dict[int, tuple[Any, Any]] = {}
@@ -106,11 +107,6 @@ def _change(eqn: Any) -> int:
 @_jax.weakref_lru_cache
 def _changes(jaxpr: Any) -> list[int]:
     return [_change(eqn) for eqn in jaxpr.eqns if is_asynchronous(eqn)]
-
-
-def _under_way_at_first(jaxpr: Any) -> int:
-    """The number of operations in flight when a jaxpr begins: the most by which its dones outnumber its starts."""
-    return -min(itertools.accumulate(_changes(jaxpr), initial=0))
 
 
 # Marks operations with start and done in one jaxpr, so that a program may keep their values itself.

@@ -98,7 +98,8 @@ def export(
     @_jax.for_users
     def do_export(*args: Any, **kwargs: Any) -> Exported:
         call = JitCall.of(function)
-        jaxpr = _trace(function, args, kwargs)
+        _jax.check_symbolic_scopes(call.fun, args, kwargs)  # its error counts no tokens here, ahead of the threading
+        jaxpr = others().take_over(_jax.closed_jaxpr(function.trace(*args, **kwargs).jaxpr))
         summary = summarize(jaxpr)
         effects = summary.effects
         sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)
@@ -120,13 +121,6 @@ def export(
         return Exported(exported, effects, sites)
 
     return do_export
-
-
-def _trace(function: JitFunction[..., Any], args: Any, kwargs: Any) -> Any:
-    _jax.check_symbolic_scopes(
-        JitCall.of(function).fun, args, kwargs
-    )  # before the threading, so that the error does not count tokens
-    return others().take_over(_jax.closed_jaxpr(function.trace(*args, **kwargs).jaxpr))
 
 
 def _check_site(name: str, site: Site) -> None:

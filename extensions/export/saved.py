@@ -23,11 +23,6 @@ _CHECK_SUM = 16
 _LENGTH = 8
 
 
-def is_saved(data: Any) -> bool:
-    """Returns True if the data is a program of ours, of any version of the format."""
-    return bytes(data[: len(_FORMAT)]) == _FORMAT
-
-
 def pack(header: dict[str, Any], program: bytes | bytearray) -> bytearray:
     """A program as bytes."""
     described = json.dumps(header).encode()
@@ -46,7 +41,7 @@ def unpack(data: Any) -> tuple[dict[str, Any], bytearray]:
     except TypeError:
         data = b""
     if not data.startswith(_MAGIC):
-        what = "another version of it" if is_saved(data) else "something else"
+        what = "another version of it" if data.startswith(_FORMAT) else "something else"
         raise errors.value_error(MSG_DESERIALIZE.format(what=what, version=_MAGIC[len(_FORMAT) :].decode().strip()))
     start = len(_MAGIC) + _CHECK_SUM
     content = data[start:]

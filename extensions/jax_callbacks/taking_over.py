@@ -98,15 +98,6 @@ def bind_effect(
 ) -> list[Any]:
     """Binds a callback of JAX's as an effect of ours. Unless `in_program_order`, one without `ordered=True` has no
     order."""
-    operands, site = _take_over(primitive, args, params, in_program_order)
-    outs = effect_p.bind(*operands, site=site)
-    return [out.astype(result.dtype) for out, result in zip(outs, site.results or (), strict=True)]
-
-
-def _take_over(
-    primitive: Any, args: Sequence[Any], params: dict[str, Any], in_program_order: bool
-) -> tuple[list[Any], Site]:
-    """Operands and site of a callback of JAX's."""
     from effects.extensions.jax_callbacks.origin import JaxCall
 
     arrays = list(map(_as_array, args))
@@ -121,7 +112,8 @@ def _take_over(
     if primitive is _jax.debug_print_p:
         effect, ordered = JAX_DEBUG, params["ordered"]
         if params["logging_record"] is not None:
-            content = _logging(params)
+            log = _calling(primitive, _jax.log_callback(params), None, bool(jax.config.jax_enable_x64))
+            content = HostCall(HostFunction(log, name="jax.debug.log"))
         else:
             leaves, tree = _with_static(operands, params)
             content = _as_line(params) or _as_jaxs_line(params, leaves, tree)
@@ -134,7 +126,7 @@ def _take_over(
         if params["sharding"] is not None and jax.process_count() > 1:
             message = MSG_SHARDING_OF_PROCESSES.format(name=content.title, where=where, sharding=params["sharding"])
             raise errors.unsupported(message)
-    return values, Site(
+    site = Site(
         effect if ordered or in_program_order else effect.unordered(),
         content,
         leaves,
@@ -143,6 +135,8 @@ def _take_over(
         per_shard=bool(params.get("partitioned")),
         origin=JaxCall(primitive, params, tuple(x.dtype for x in arrays), ordered),
     )
+    outs = effect_p.bind(*values, site=site)
+    return [out.astype(result.dtype) for out, result in zip(outs, site.results or (), strict=True)]
 
 
 def _as_array(x: Any) -> Any:
@@ -201,11 +195,6 @@ def _calling(primitive: Any, callback: Callable[..., Any], results: int | None, 
         return arrays
 
     return call
-
-
-def _logging(params: dict[str, Any]) -> HostCall:
-    log = _calling(_jax.debug_print_p, _jax.log_callback(params), None, bool(jax.config.jax_enable_x64))
-    return HostCall(HostFunction(log, name="jax.debug.log"))
 
 
 # Prints

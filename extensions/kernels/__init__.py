@@ -13,11 +13,11 @@ described_later("kernel_log", "effects.extensions.kernels.log")
 config.listen(lambda settings: _jax.set_kernel_options(checks_bounds=settings.bounds_checks))
 
 
-@patches.once_imported(patches.KERNELS)
 def _load_rules() -> None:
     from effects.extensions.kernels import rules as rules
 
-    _jax.when_imported("effects.extensions.asynchronous.rules", _load_operations)
+
+_jax.when_imported(patches.KERNELS, _load_rules)
 
 
 def _thread_kernels_over_meshes() -> None:
@@ -31,7 +31,3 @@ def _thread_kernels_over_meshes() -> None:
 
 
 _jax.when_imported(_jax.MESH_KERNELS, _thread_kernels_over_meshes)
-
-
-def _load_operations() -> None:
-    from effects.extensions.kernels import operations as operations

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax
-from effects._model.where import Where, where_called
+from effects import _jax, _removed
+from effects._model.where import where_called
 
 MSG_GRID_ORDER = (
     "`fx.pallas_call` at {where} was given the grid order {order!r}. It is the order in which a simulated kernel "
@@ -32,11 +32,7 @@ MSG_LOG_CAPACITY = (
     "`fx.pallas_call` at {where} was given the log capacity {given!r}. It is how many words of 32 bits the effects of "
     "one program of the grid may take. Pass a whole number, at least 1, or leave it out."
 )
-MSG_WHEN_FULL = (
-    "`fx.pallas_call` at {where} was given when_full={given!r}. `when_full` is the action when a kernel's log has too "
-    'little room. Pass "grow" or "drop_newest".'
-)
-GRID_ORDER, LOG_CAPACITY, WHEN_FULL = "effects.grid_order", "effects.log_capacity", "effects.when_full"
+GRID_ORDER, LOG_CAPACITY = "effects.grid_order", "effects.log_capacity"
 """Keys in a kernel's metadata. JAX hands metadata on whatever it makes of a kernel."""
 
 DEFAULT_CAPACITY = 256
@@ -44,13 +40,13 @@ DEFAULT_CAPACITY = 256
 
 
 @_jax.for_users
+@_removed.without_arguments("fx.pallas_call", "when_full")
 def pallas_call(
     kernel: Callable[..., None],
     out_shape: Any,
     *,
     grid_order: str | int = "program",
     log_capacity: int | None = None,
-    when_full: str = "grow",
     **options: Any,
 ) -> Callable[..., Any]:
     """A Pallas kernel, as `pl.pallas_call` makes it, with a say in how its effects and its grid are treated.
@@ -67,18 +63,16 @@ def pallas_call(
             all the same, behind the kernel. Callbacks whose results the kernel waits for run as the grid is visited.
         log_capacity: The number of 32-bit words that the effects of one program of the grid may take in the log of a
             kernel that is compiled for a device. An effect takes one, and its arrays one for each element of 32 bits or
-            fewer. Effects that do not fit are dropped, with a warning that has the number of words needed. 256 by
-            default.
-        when_full: The treatment of a log that had too little room. Dropped effects are counted and reported in any
-            case. `"grow"`: the log has more room when the function is called again. `"drop_newest"`: it stays as it is.
+            fewer. Effects that do not fit are dropped, with a warning that has the number of words needed, and the log
+            has more room when the function is called again. 256 by default.
         **options: As for `pl.pallas_call`.
 
     Returns:
         A function of arrays.
 
     Raises:
-        ValueError: if there is no such order, if the kernel is not simulated, if the size of its grid is not known, or
-            if there is no such capacity or choice.
+        ValueError: if there is no such order or capacity, if the kernel is not simulated, or if the size of its grid is
+            not known.
 
     Example:
         A kernel that is right in one order only.
@@ -95,17 +89,13 @@ def pallas_call(
     """
     from jax.experimental import pallas as pl
 
-    where = where_called()
+    where = where_called(2)  # past `without_arguments`
     if not (grid_order in ("program", "reverse") or (_is_number(grid_order) and int(grid_order) >= 0)):
         raise errors.value_error(MSG_GRID_ORDER.format(where=where, order=grid_order))
-    if when_full not in ("grow", "drop_newest"):
-        raise errors.value_error(MSG_WHEN_FULL.format(where=where, given=when_full))
     if log_capacity is not None and not (_is_number(log_capacity) and log_capacity >= 1):
         raise errors.value_error(MSG_LOG_CAPACITY.format(where=where, given=log_capacity))
-    notes = {} if log_capacity is None else {LOG_CAPACITY: str(int(log_capacity))}
-    notes |= {WHEN_FULL: when_full} if when_full != "grow" else {}
-    if notes:
-        options["metadata"] = {**(options.get("metadata") or {}), **notes}
+    if log_capacity is not None:
+        options["metadata"] = {**(options.get("metadata") or {}), LOG_CAPACITY: str(int(log_capacity))}
     if grid_order == "program":
         return pl.pallas_call(kernel, out_shape, **options)
     if not options.get("interpret"):
@@ -114,7 +104,8 @@ def pallas_call(
         raise errors.value_error(MSG_OTHER_INTERPRETER.format(where=where, order=grid_order))
     grid_spec = options.get("grid_spec")
     grid = options.get("grid", ()) if grid_spec is None else grid_spec.grid
-    _check_grid(grid, grid_order, where)
+    if not all(isinstance(size, (int, np.integer)) for size in (grid if isinstance(grid, (tuple, list)) else (grid,))):
+        raise errors.value_error(MSG_DYNAMIC_GRID.format(where=where, order=grid_order))
     options["metadata"] = {**(options.get("metadata") or {}), GRID_ORDER: str(grid_order)}
     return pl.pallas_call(kernel, out_shape, **options)
 
@@ -123,21 +114,15 @@ def _is_number(given: Any) -> bool:
     return isinstance(given, (int, np.integer)) and not isinstance(given, bool)
 
 
-def _check_grid(grid: Any, order: str | int, where: Where) -> None:
-    if not all(isinstance(size, (int, np.integer)) for size in (grid if isinstance(grid, (tuple, list)) else (grid,))):
-        raise errors.value_error(MSG_DYNAMIC_GRID.format(where=where, order=order))
-
-
 def grid_order_of(metadata: Any) -> str | int | None:
     """The order that a kernel's metadata asks for; None for that of the grid."""
     text = dict(metadata or {}).get(GRID_ORDER)
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def log_options_of(metadata: Any) -> tuple[int, bool]:
-    """Returns from a kernel's metadata the capacity of its log, and True if it grows."""
-    notes = dict(metadata or {})
-    return int(notes.get(LOG_CAPACITY, DEFAULT_CAPACITY)), notes.get(WHEN_FULL, "grow") == "grow"
+def log_capacity_of(metadata: Any) -> int:
+    """The capacity of a kernel's log, from the kernel's metadata."""
+    return int(dict(metadata or {}).get(LOG_CAPACITY, DEFAULT_CAPACITY))
 
 
 def numbers_in_order(order: str | int, count: int, numpy: Any = np) -> Any:

@@ -47,9 +47,7 @@ def with_bounds_checks(params: dict[str, Any]) -> dict[str, Any]:
     def checked(*references: Any) -> list[Any]:
         position, _ = pallas.grid_position(rank)
         prefetched = references[: pallas.num_prefetched(params)]
-        for origin, frame, starts in pallas.block_starts(
-            params, position, prefetched, lambda jaxpr, args: send(_CHECKS, jaxpr, args)[1]
-        ):
+        for origin, frame, starts in pallas.block_starts(params, position, prefetched, _with_checks):
             for axis, (start, size) in enumerate(starts):
                 _check(Where(*frame), f"start of the block of `{origin}`", axis, size, start, None)
         return _with_checks(kernel, references)

@@ -19,7 +19,6 @@ from effects import _jax
 from effects._jax import kernel_logs, pallas
 from effects._model.callback import HostCall
 from effects._model.content import HandlerContent
-from effects._model.effect import Effect
 from effects._model.filter import LOGGER
 from effects._model.operand import Operand, flat_arguments
 from effects._model.site import Site
@@ -77,7 +76,6 @@ class LogOptions:
     """The options of a kernel's log, from the kernel's call."""
 
     capacity: int = DEFAULT_CAPACITY  # words in each program
-    grows: bool = True  # True if it gets more room after an overflow
     takes_largest: bool = False  # True if any single effect of the kernel fits, whatever the capacity
     how: str = COMPILED
     leaves_awaited: bool = False  # True if awaited effects stay in the kernel, as in a simulated one
@@ -111,7 +109,9 @@ def log_kernel(
     index = tuple(kernel_logs.grid_index_of_kernel(params, LANES))
     plan = plan_log(params["jaxpr"], kernel, grid, index, options)
     shape = {"sites": plan.sites, "capacity": plan.content.capacity, "width": plan.width}
-    if options.how == SIDE_BY_SIDE or (options.leaves_awaited and has_rest(params["jaxpr"])):
+    if options.how == SIDE_BY_SIDE or (
+        options.leaves_awaited and summarize(params["jaxpr"]).sites != logged_sites(params["jaxpr"])
+    ):
         rest = _with_log(params, kernel_logs.SIMULATION, **shape)
         *outs, log = pallas.pallas_call_p.bind(*args, **rest) if bind_rest is None else bind_rest(rest)
         log = jax.lax.squeeze(log, [1])
@@ -133,7 +133,9 @@ class LogPlan:
     def records(self, operands: list[Any]) -> list[tuple[Site, list[Any]]]:
         """The records that the log becomes: one for each order that the effects have."""
         firsts = {order_of(site.effect): site.effect for site in reversed(self.sites)}
-        return [_record(self.content, effect, operands, self.where) for effect in firsts.values()]
+        leaves = tuple(Operand(x.shape, np.dtype(x.dtype), np.dtype(x.dtype)) for x in operands)
+        tree = flat_arguments(len(leaves))
+        return [(Site(effect, self.content, leaves, tree, self.where), operands) for effect in firsts.values()]
 
 
 def plan_log(
@@ -158,17 +160,12 @@ def plan_log(
     if (size := math.prod(grid) * width * 4) >= _MOST:
         shown = {"kernel": kernel, "where": where, "size": size, "words": width, "programs": math.prod(grid)}
         raise errors.value_error(MSG_TOO_LARGE.format(most=_MOST - 1, **shown))
-    return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity, options.grows), width, where)
+    return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity), width, where)
 
 
 def logged_sites(jaxpr: Any) -> frozenset[Site]:
     """The sites of the effects for which a kernel does not wait."""
     return frozenset(site for site in summarize(jaxpr).sites if not _is_awaited(site))
-
-
-def has_rest(jaxpr: Any) -> bool:
-    """Returns True if a kernel has effects for which it waits."""
-    return summarize(jaxpr).sites != logged_sites(jaxpr)
 
 
 def _is_awaited(site: Site) -> bool:
@@ -196,17 +193,11 @@ def _capacity(kernel: str, sites: tuple[Site, ...], options: LogOptions, most: i
     largest = max(sites, key=need_of)
     capacity = max(options.capacity, need_of(largest)) if options.takes_largest else options.capacity
     if (need := need_of(largest)) <= capacity:
-        needed = grown.get((kernel, sites), 0) if options.grows else 0
+        needed = grown.get((kernel, sites), 0)
         room = 1 << (needed - 1).bit_length() if needed > capacity else 0  # a little more suffices the next time
         return max(capacity, min(room, most - COUNTS - need - 1))
     shown = {"kernel": kernel, "need": need, "capacity": capacity}
     raise errors.value_error(MSG_CAPACITY.format(effect=largest.effect, where=largest.where, **shown))
-
-
-def _record(content: KernelLog, effect: Effect, operands: list[Any], where: Where) -> tuple[Site, list[Any]]:
-    """The record of a log, which has a place among the effects of this order."""
-    leaves = tuple(Operand(x.shape, np.dtype(x.dtype), np.dtype(x.dtype)) for x in operands)
-    return Site(effect, content, leaves, flat_arguments(len(leaves)), where), operands
 
 
 @logged_kernel_p.def_abstract_eval

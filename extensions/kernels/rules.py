@@ -18,10 +18,10 @@ import jax.numpy as jnp
 from effects import _errors as errors
 from effects import _jax
 from effects._jax import kernel_logs, pallas, patches
-from effects._model.effect import Effect, Order
+from effects._model.effect import ON_DEVICE, Effect, Order
 from effects._model.primitive import effect_p
 from effects.dispatch.runtime.supervisor import other_waits
-from effects.extensions.kernels.api import grid_order_of, log_options_of, numbers_in_order
+from effects.extensions.kernels.api import grid_order_of, log_capacity_of, numbers_in_order
 from effects.extensions.kernels.bounds import refuse_compiled, refuse_derivative, with_bounds_checks
 from effects.extensions.kernels.grid import needs_grid, show_grid, visit_grid, with_lane
 from effects.extensions.kernels.log_rules import (
@@ -85,27 +85,12 @@ def _showing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
-Named = Callable[[Any], tuple[str, Any]]
-"""`named(eqn)`: an operation's name in messages, and the user's line."""
-
-_refused: dict[_jax.Primitive, Named] = {}
-
-
-def refuse_in_kernels(*primitives: _jax.Primitive) -> Callable[[Named], Named]:
-    """Registers primitives that no kernel may have."""
-
-    def register(named: Named) -> Named:
-        _refused.update(dict.fromkeys(primitives, named))
-        return named
-
-    return register
-
-
 def _refuse_operations(kernel: Any) -> None:
-    for eqn in _jax.eqns_in(kernel) if _refused and kernel.effects else ():
-        if (named := _refused.get(eqn.primitive)) is not None:
-            name, where = named(eqn)
-            raise errors.unsupported(MSG_OPERATION.format(name=name, where=where))
+    """Refuses asynchronous operations: equations that have an `operation`, whose order is the device's."""
+    for eqn in _jax.eqns_in(kernel) if kernel.effects else ():
+        operation = eqn.params.get("operation")
+        if operation is not None and any(isinstance(x, Effect) and x.domain in ON_DEVICE for x in eqn.effects):
+            raise errors.unsupported(MSG_OPERATION.format(name=operation.name, where=operation.where))
 
 
 def _check_index_map(index_map: Any) -> None:
@@ -150,7 +135,8 @@ def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
         outs, out_dims = each_lane(axis_data, args, dims, params)
         if any(dim is not None for dim in dims) or summarize(params["jaxpr"]).awaits_results or not axis_data.size:
             return outs, out_dims
-        first = [x if dim is None else _first_lane(x, dim) for x, dim in zip(outs, out_dims, strict=True)]
+        lanes = zip(outs, out_dims, strict=True)
+        first = [x if dim is None else jax.lax.index_in_dim(x, 0, dim, keepdims=False) for x, dim in lanes]
         return first, [None] * len(first)
 
     def each_lane(axis_data: Any, args: Sequence[Any], dims: Sequence[Any], params: dict[str, Any]) -> Any:
@@ -170,10 +156,6 @@ def _batch(batch: Callable[..., Any]) -> Callable[..., Any]:
 @takes_lane(pallas.pallas_call_p)
 def _in_lane(lane: Any, *args: Any, **params: Any) -> Sequence[Any]:
     return pallas.pallas_call_p.bind(*args, lane, **with_lane(params))
-
-
-def _first_lane(x: Any, dim: int) -> Any:
-    return jax.lax.index_in_dim(x, 0, dim, keepdims=False)
 
 
 @patches.implements("derivatives of kernels")
@@ -282,7 +264,7 @@ def _log_options(params: dict[str, Any]) -> LogOptions:
     simulated = params["interpret"] is True and not _jax.kernel_options().logs_simulated
     side_by_side = pallas.is_simulated(params) and params["interpret"] is not True
     return LogOptions(
-        *log_options_of(params["metadata"]),
+        log_capacity_of(params["metadata"]),
         takes_largest=simulated or side_by_side,
         leaves_awaited=simulated,
         how=SIDE_BY_SIDE if side_by_side else COMPILED,

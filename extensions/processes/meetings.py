@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import re
 import sys
 import threading
@@ -30,50 +31,42 @@ _GRACE = 5.0
 """Seconds that the service may take, after the time is up, to report the processes that have come."""
 
 
-class GlobalBarrier:
-    """One barrier of a thread's with the same thread of all other processes.
-
-    Threads have the same numbers in all processes, so those that call barriers at the same time each meet their own.
-    """
-
-    def __init__(self, service: Any, key: str):
-        self._service = service
-        self._key = key
-
-    def wait(self, timeout: float | None, deadline: float | None) -> None:
-        """Waits until all processes are here, whose own effects are visible by then."""
-        # In a thread of its own: the service's client ignores interrupts, and also our deadline if another process came
-        # first with a later one.
-        waiting = Background(lambda: self._wait(deadline))
-        waiting.start()
-        answers = waiting.wait(None if deadline is None else max(0.0, deadline - monotonic()) + _GRACE)
-        problem = waiting.result if answers else "the service that knows who has come does not answer"
-        if problem is None:
-            return
-        raise errors.BarrierTimeout(
-            MSG_GLOBAL_TIMEOUT.format(
-                count=_jax.process_count(),
-                waited="waited" if timeout is None else f"waited {timeout:g} s",
-                problem=problem,
-            )
+def _meet(service: Any, key: str, timeout: float | None, deadline: float | None) -> None:
+    """Waits until this thread of all processes is here, whose own effects are visible by then. Threads have the same
+    numbers in all processes, so those that call barriers at the same time each meet their own."""
+    # In a thread of its own: the service's client ignores interrupts, and also our deadline if another process came
+    # first with a later one.
+    waiting = Background(lambda: _wait(service, key, deadline))
+    waiting.start()
+    answers = waiting.wait(None if deadline is None else max(0.0, deadline - monotonic()) + _GRACE)
+    problem = waiting.result if answers else "the service that knows who has come does not answer"
+    if problem is None:
+        return
+    raise errors.BarrierTimeout(
+        MSG_GLOBAL_TIMEOUT.format(
+            count=_jax.process_count(),
+            waited="waited" if timeout is None else f"waited {timeout:g} s",
+            problem=problem,
         )
+    )
 
-    def _wait(self, deadline: float | None) -> str | None:
-        """Why not all processes have come; None if they have."""
-        left = _LONGEST if deadline is None else int(1000 * (deadline - monotonic()))
-        try:
-            self._service.wait_at_barrier(self._key, min(max(left, 1), _LONGEST))
-        except Exception as error:
-            if errors.TIMED_OUT in str(error):
-                late = re.search(r"timed out task names:\n((?:.*\d\n)+)", str(error))  # the service's error texts
-                names = [f"process {name}" for name in re.findall(r"(\d+)\n", late[1])] if late else []
-                return f"these had not come in time: {', '.join(names) or 'JAX does not say which'}"
-            died = re.search(r"Task (\d+) heartbeat timeout", str(error))
-            reason = f"process {died[1]} sends no heartbeats any more" if died else str(error).splitlines()[0]
-            # JAX is about to end this process too, so this may be its last message.
-            print(f"A barrier of all processes cannot go on: {reason}.", file=sys.stderr, flush=True)
-            return f"{reason}, so that it has died"
-        return None
+
+def _wait(service: Any, key: str, deadline: float | None) -> str | None:
+    """Why not all processes have come; None if they have."""
+    left = _LONGEST if deadline is None else int(1000 * (deadline - monotonic()))
+    try:
+        service.wait_at_barrier(key, min(max(left, 1), _LONGEST))
+    except Exception as error:
+        if errors.TIMED_OUT in str(error):
+            late = re.search(r"timed out task names:\n((?:.*\d\n)+)", str(error))  # the service's error texts
+            names = [f"process {name}" for name in re.findall(r"(\d+)\n", late[1])] if late else []
+            return f"these had not come in time: {', '.join(names) or 'JAX does not say which'}"
+        died = re.search(r"Task (\d+) heartbeat timeout", str(error))
+        reason = f"process {died[1]} sends no heartbeats any more" if died else str(error).splitlines()[0]
+        # JAX is about to end this process too, so this may be its last message.
+        print(f"A barrier of all processes cannot go on: {reason}.", file=sys.stderr, flush=True)
+        return f"{reason}, so that it has died"
+    return None
 
 
 class GlobalBarriers:
@@ -92,7 +85,7 @@ class GlobalBarriers:
         with self._lock:  # counted even if it fails, so that numbers agree between processes
             self._counts[key] += 1
             number = self._counts[key]
-        return GlobalBarrier(service, f"{key}/{number}").wait
+        return functools.partial(_meet, service, f"{key}/{number}")
 
     def _name_of_thread(self) -> str:
         """The name of the calling thread, the same in all processes."""

@@ -219,10 +219,9 @@ class Run(Sequence[Record]):
         self._chosen: frozenset[int] | None = chosen  # of the sites in a log of a kernel's; None: all
         self._length: int | None = None  # with lanes
 
-    def _parts(self, first: int = 0, last: int | None = None) -> Iterator[tuple[Process, Part]]:
-        last = len(self._records) if last is None else last
-        for begin in range(first, last, _AT_A_TIME):
-            records, files = self._read(begin, min(begin + _AT_A_TIME, last))
+    def _parts(self) -> Iterator[tuple[Process, Part]]:
+        for begin in range(0, len(self._records), _AT_A_TIME):
+            records, files = self._read(begin, begin + _AT_A_TIME)
             for file, part in zip(files, records.parts(), strict=True):
                 yield self.processes[file], part
 
@@ -230,10 +229,7 @@ class Run(Sequence[Record]):
         """Records, and the number of each one's file."""
         data, files = self._records.read(first, last)
         files = memoryview(files).cast("I")
-        return Records(data, len(files), self._known_site), files
-
-    def _known_site(self, number: int) -> Site:
-        return self.sites[number]
+        return Records(data, len(files), self.sites.__getitem__), files
 
     def __iter__(self) -> Iterator[Record]:
         for process, part in self._parts():

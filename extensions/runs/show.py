@@ -24,8 +24,6 @@ UNSHOWN = "{records} not shown as in their program, each in a line that says why
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", metavar="run", nargs="+", help="run files of the processes of one run, or their folder")
-    parser.add_argument("--json", action="store_true", help="each record as a JSON object on a line of its own")
     parser.add_argument("--last", action="store_true", help="what each device came to last, and what has not ended")
     parser.add_argument("--stats", action="store_true", help="how many records each site has")
     parser.add_argument(
@@ -38,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", metavar="run", nargs="+", help="run files of the processes of one run, or their folder")
+    parser.add_argument("--json", action="store_true", help="each record as a JSON object on a line of its own")
     parser.add_argument("--site", metavar="line", help="a line, as train.py:31, or a file")
     parser.add_argument("--effect", metavar="name", help="an effect, as print")
     parser.add_argument("--device", type=int, metavar="n", help="a position in jax.devices()")

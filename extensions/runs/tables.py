@@ -119,7 +119,7 @@ class _Reader:
         for at, number, count, *_ in sorted(run._records.count(), key=lambda count: count[3]):  # by the first record
             site, process = run.sites[number], run.processes[at]
             data, _ = run._records.select([number], None, [at], 0.0).read(0, count)
-            records = Records(data, count, run._known_site)
+            records = Records(data, count, run.sites.__getitem__)
             if isinstance(site.content, Composite) or site.hidden or records.only_site is None:
                 self._add_one_by_one(found, process, records)
             else:

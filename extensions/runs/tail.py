@@ -19,10 +19,7 @@ _FIRST = 10
 """The number of records to show of those that are in the file already."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", metavar="run", nargs="+", help="run files of the processes of one run, or their folder")
-    parser.add_argument("--json", action="store_true", help="each record as a JSON object on a line of its own")
-    add_selection(parser)
+add_arguments = add_selection
 
 
 def run_command(options: argparse.Namespace) -> int:

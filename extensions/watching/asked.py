@@ -148,6 +148,11 @@ def bodies_of(eqn: Any) -> list[Any]:
     return [with_constants.get(id(x)) or _jax.closed_jaxpr(x) for x in _jax.jaxprs_in(eqn.params)]
 
 
+def is_condition(eqn: Any, body: Any) -> bool:
+    """True if a body is the condition of a loop."""
+    return eqn.primitive is _jax.while_p and body is eqn.params["cond_jaxpr"]
+
+
 def with_joined_lanes(jaxpr: Any) -> Any:
     """The jaxpr with a single condition for all lanes of a loop."""
     return _joined(jaxpr) if any(map(_has_lanes, _jax.eqns_in(jaxpr))) else jaxpr

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects.extensions.watching.asked import Watch, any_of, bind_region, bodies_of, has_any, where_of
+from effects.extensions.watching.asked import Watch, any_of, bind_region, bodies_of, has_any, is_condition, where_of
 from effects.extensions.watching.found import bind_fields, bind_found, place_of
 from effects.extensions.watching.summary import bind_summaries
 from effects.extensions.watching.tables import axes_across, is_numeric
@@ -75,7 +75,7 @@ class Each:
         first, step = _counting(eqn)
         path = (*self._path, self._position, *{0: (), 1: ("+",), -1: ("-",)}[step])
         number = [_jax.as_per_device(jnp.int32(first))] if step else []
-        bodies = sorted(bodies_of(eqn), key=lambda body: not _ends_loop(eqn, body))  # a loop's condition is the first
+        bodies = sorted(bodies_of(eqn), key=lambda body: not is_condition(eqn, body))  # a loop's condition is the first
 
         def rewrite(body: Any, after: int) -> Any:
             which = next(at for at, each in enumerate(bodies) if each is body)
@@ -85,7 +85,7 @@ class Each:
                 counters = args[split : split + len(number)]
                 each = Each(watch, [*args[:outer], *counters], lines, (*path, which))
                 outs = each.run(body, [*args[outer:split], *args[split + len(counters) :]])
-                if watch.results and _ends_loop(eqn, body):  # a loop might never end with repaired values
+                if watch.results and is_condition(eqn, body):  # a loop might never end with repaired values
                     outs = [outs[0] & (counters[0] < args[0][0])]
                 return [*(x + step for x in counters), *outs]
 
@@ -173,10 +173,6 @@ def depth_of(jaxpr: Any) -> int:
 
 def _where(bad: Any, value: float, x: Any) -> Any:
     return x if bad is None else jnp.where(bad, jnp.asarray(value, x.dtype), x)
-
-
-def _ends_loop(eqn: Any, body: Any) -> bool:
-    return eqn.primitive is _jax.while_p and body is eqn.params["cond_jaxpr"]
 
 
 def _counting(eqn: Any) -> tuple[int, int]:

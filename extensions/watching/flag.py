@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from effects import _jax
-from effects.extensions.watching.asked import Watch, any_of, bind_region, bodies_of, has_any, makes_any
+from effects.extensions.watching.asked import Watch, any_of, bind_region, bodies_of, has_any, is_condition, makes_any
 from effects.extensions.watching.tables import is_float
 from effects.lowering.holders import Extra, find_holder, with_carried_predicate
 
@@ -54,21 +54,17 @@ def _plan(jaxpr: Any, watch: Watch, first: int, carried: int) -> _Plan:
 def _plans_of(eqn: Any, watch: Watch) -> Iterable[_Plan]:
     """The plans of the bodies of an equation. All values of a loop's condition are hidden: they show in no result."""
     for body in bodies_of(eqn):
-        if not _is_condition(eqn, body):
+        if not is_condition(eqn, body):
             yield _plan(body, watch, *_carried(eqn, body))
         elif has_any(body, watch):
             yield _Plan(frozenset(), frozenset([0]))
-
-
-def _is_condition(eqn: Any, body: Any) -> bool:
-    return eqn.primitive is _jax.while_p and body is eqn.params["cond_jaxpr"]
 
 
 def _carried(eqn: Any, body: Any) -> tuple[int, int]:
     """The number of constants of a loop's body, and the number of values that it carries."""
     if eqn.primitive is _jax.scan_p:
         return _jax.read_scan(eqn.params)
-    if eqn.primitive is _jax.while_p and not _is_condition(eqn, body):
+    if eqn.primitive is _jax.while_p and not is_condition(eqn, body):
         return eqn.params["body_nconsts"], len(eqn.outvars)
     return 0, 0
 
@@ -104,7 +100,7 @@ def _shown_operands(eqn: Any, watch: Watch, seen: set[Any]) -> Iterable[int]:
     if (ahead := _ahead(eqn)) is None:
         return []
     kept = tuple(var in seen for var in eqn.outvars)
-    looping = [body for body in bodies if not _is_condition(eqn, body)]
+    looping = [body for body in bodies if not is_condition(eqn, body)]
     shown = frozenset.intersection(*(_shown_inputs(body, watch, *_carried(eqn, body), kept) for body in looping))
     if eqn.primitive is _jax.while_p or eqn.params.get("length") == 0:  # then the loop may have no iteration
         first, carried = _carried(eqn, looping[0])

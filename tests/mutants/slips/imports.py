@@ -37,8 +37,8 @@ SLIPS = (
     Slip(
         "imports.all_at_once",
         PATCHES,
-        "when_imported(module, functools.partial(_load_and_change, module, rows))",
-        "importlib.import_module(module), _load_and_change(module, rows)",
+        "when_imported(module, lambda rows=rows: _change(rows()))",
+        "importlib.import_module(module), _change(rows())",
         "Pallas and `checkify` are imported with the library.",
         _in("import_is_light"),
     ),

@@ -124,8 +124,8 @@ SLIPS = (
     Slip(
         "kernels.number_of_the_program",
         "effects/_jax/kernel_logs.py",
-        "at = at * size + i\n",
-        "at = at + i\n",
+        "row = row * size + i\n",
+        "row = row + i\n",
         "Programs of a grid with several axes share rows of the log.",
         _in("logs", "grids_of_every_rank"),
     ),
@@ -156,8 +156,8 @@ SLIPS = (
     Slip(
         "kernels.log_grows",
         LOG,
-        "            grown[self.key] = max(need, grown.get(self.key, 0))\n",
-        "            grown[self.key] = grown.get(self.key, 0)\n",
+        "        grown[self.key] = max(need, grown.get(self.key, 0))\n",
+        "        grown[self.key] = grown.get(self.key, 0)\n",
         "A log that had too little room has no more the next time.",
         _in("log_capacity", "a_log_grows"),
     ),
