@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+_Error = TypeVar("_Error", bound=Exception)
 
 
 class EffectError(RuntimeError):
@@ -171,27 +174,17 @@ def _with_page(text: str, page: str) -> str:
 # nearest package around it that names one.
 
 
-def type_error(text: str) -> TypeError:
-    return TypeError(_with_page(text, _page_of_caller()))
-
-
-def value_error(text: str) -> ValueError:
-    return ValueError(_with_page(text, _page_of_caller()))
-
-
-def runtime_error(text: str) -> RuntimeError:
-    return RuntimeError(_with_page(text, _page_of_caller()))
-
-
-def unsupported(text: str) -> NotImplementedError:
-    return NotImplementedError(_with_page(text, _page_of_caller()))
-
-
-def _page_of_caller() -> str:
-    names = sys._getframe(2).f_globals
+def _wrong_call(kind: type[_Error], text: str) -> _Error:
+    names = sys._getframe(1).f_globals
     while "_PAGE" not in names and names["__name__"] != "effects":
         names = vars(sys.modules[names["__name__"].rpartition(".")[0]])
-    return names.get("_PAGE", "docs/troubleshooting.md")
+    return kind(_with_page(text, names.get("_PAGE", "docs/troubleshooting.md")))
+
+
+type_error = functools.partial(_wrong_call, TypeError)
+value_error = functools.partial(_wrong_call, ValueError)
+runtime_error = functools.partial(_wrong_call, RuntimeError)
+unsupported = functools.partial(_wrong_call, NotImplementedError)
 
 
 class FormatError(_Explained, ValueError):

@@ -50,7 +50,6 @@ REMOVED: dict[str, str] = {
         "Use `np.savez(path, **handler.columns(event))` with an `fx.ListHandler`, or the columns of a run file: "
         "docs/how-to/services.md, NumPy's archives."
     ),
-    "fx.pallas_call(when_full=)": "Leave it out: a log that had too little room has more at the next call.",
     "fx.ParquetHandler": (
         "Record a run with `fx.record(path)`, and give `pyarrow.table(fx.runs.read(path).columns(line))` to "
         "`pyarrow.parquet.write_table`: docs/how-to/services.md, Parquet."

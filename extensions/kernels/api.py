@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from effects import _errors as errors
-from effects import _jax, _removed
+from effects import _jax
 from effects._model.where import where_called
 
 MSG_GRID_ORDER = (
@@ -32,7 +32,11 @@ MSG_LOG_CAPACITY = (
     "`fx.pallas_call` at {where} was given the log capacity {given!r}. It is how many words of 32 bits the effects of "
     "one program of the grid may take. Pass a whole number, at least 1, or leave it out."
 )
-GRID_ORDER, LOG_CAPACITY = "effects.grid_order", "effects.log_capacity"
+MSG_WHEN_FULL = (
+    "`fx.pallas_call` at {where} was given when_full={given!r}. `when_full` is the action when a kernel's log has too "
+    'little room. Pass "grow" or "drop_newest".'
+)
+GRID_ORDER, LOG_CAPACITY, WHEN_FULL = "effects.grid_order", "effects.log_capacity", "effects.when_full"
 """Keys in a kernel's metadata. JAX hands metadata on whatever it makes of a kernel."""
 
 DEFAULT_CAPACITY = 256
@@ -40,13 +44,13 @@ DEFAULT_CAPACITY = 256
 
 
 @_jax.for_users
-@_removed.without_arguments("fx.pallas_call", "when_full")
 def pallas_call(
     kernel: Callable[..., None],
     out_shape: Any,
     *,
     grid_order: str | int = "program",
     log_capacity: int | None = None,
+    when_full: str = "grow",
     **options: Any,
 ) -> Callable[..., Any]:
     """A Pallas kernel, as `pl.pallas_call` makes it, with a say in how its effects and its grid are treated.
@@ -63,16 +67,18 @@ def pallas_call(
             all the same, behind the kernel. Callbacks whose results the kernel waits for run as the grid is visited.
         log_capacity: The number of 32-bit words that the effects of one program of the grid may take in the log of a
             kernel that is compiled for a device. An effect takes one, and its arrays one for each element of 32 bits or
-            fewer. Effects that do not fit are dropped, with a warning that has the number of words needed, and the log
-            has more room when the function is called again. 256 by default.
+            fewer. Effects that do not fit are dropped, with a warning that has the number of words needed. 256 by
+            default.
+        when_full: The treatment of a log that had too little room. Dropped effects are counted and reported in any
+            case. `"grow"`: the log has more room when the function is called again. `"drop_newest"`: it stays as it is.
         **options: As for `pl.pallas_call`.
 
     Returns:
         A function of arrays.
 
     Raises:
-        ValueError: if there is no such order or capacity, if the kernel is not simulated, or if the size of its grid is
-            not known.
+        ValueError: if there is no such order, if the kernel is not simulated, if the size of its grid is not known, or
+            if there is no such capacity or choice.
 
     Example:
         A kernel that is right in one order only.
@@ -89,13 +95,17 @@ def pallas_call(
     """
     from jax.experimental import pallas as pl
 
-    where = where_called(2)  # past `without_arguments`
+    where = where_called()
     if not (grid_order in ("program", "reverse") or (_is_number(grid_order) and int(grid_order) >= 0)):
         raise errors.value_error(MSG_GRID_ORDER.format(where=where, order=grid_order))
+    if when_full not in ("grow", "drop_newest"):
+        raise errors.value_error(MSG_WHEN_FULL.format(where=where, given=when_full))
     if log_capacity is not None and not (_is_number(log_capacity) and log_capacity >= 1):
         raise errors.value_error(MSG_LOG_CAPACITY.format(where=where, given=log_capacity))
-    if log_capacity is not None:
-        options["metadata"] = {**(options.get("metadata") or {}), LOG_CAPACITY: str(int(log_capacity))}
+    notes = {} if log_capacity is None else {LOG_CAPACITY: str(int(log_capacity))}
+    notes |= {WHEN_FULL: when_full} if when_full != "grow" else {}
+    if notes:
+        options["metadata"] = {**(options.get("metadata") or {}), **notes}
     if grid_order == "program":
         return pl.pallas_call(kernel, out_shape, **options)
     if not options.get("interpret"):
@@ -120,9 +130,10 @@ def grid_order_of(metadata: Any) -> str | int | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
-def log_capacity_of(metadata: Any) -> int:
-    """The capacity of a kernel's log, from the kernel's metadata."""
-    return int(dict(metadata or {}).get(LOG_CAPACITY, DEFAULT_CAPACITY))
+def log_options_of(metadata: Any) -> tuple[int, bool]:
+    """Returns from a kernel's metadata the capacity of its log, and True if it grows."""
+    notes = dict(metadata or {})
+    return int(notes.get(LOG_CAPACITY, DEFAULT_CAPACITY)), notes.get(WHEN_FULL, "grow") == "grow"
 
 
 def numbers_in_order(order: str | int, count: int, numpy: Any = np) -> Any:

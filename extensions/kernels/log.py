@@ -25,9 +25,13 @@ from effects._model.site import Site, site_from
 
 MSG_DROPPED = (
     "{dropped} effects of the kernel `{kernel}` at {where} were dropped. Its log has room for {capacity} words in each "
-    "program of the grid, and a program needed {need}. It has more room where the kernel is traced again, which a "
-    "function of `fx.jit` is at its next call. Write `fx.pallas_call(..., log_capacity={need})` to lose none."
+    "program of the grid, and a program needed {need}. {remedy}"
 )
+THEN_GROWS = (
+    "It has more room where the kernel is traced again, which a function of `fx.jit` is at its next call. Write "
+    "`fx.pallas_call(..., log_capacity={need})` to lose none."
+)
+THEN_STAYS = "Give `log_capacity` so many words, or record less."
 
 grown: dict[tuple[Any, ...], int] = {}
 """By kernel: the words that a program of its grid needed, where the log had too few. Only drain threads write it, and
@@ -67,9 +71,17 @@ class KernelLog(Composite):
     grid: tuple[int, ...]  # all axes, including those added by `vmap`
     index: tuple[int | None, ...]  # the axes that effects show; None: the next of the lane inputs
     capacity: int  # words for a program's effects
+    grows: bool = True  # True if later programs get more room after an overflow
 
     def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "sites": [site.description for site in self.sites]}
+        return {
+            "kernel_log": self.kernel,
+            "sites": [site.description for site in self.sites],
+            "grid": self.grid,
+            "index": self.index,
+            "capacity": self.capacity,
+            "grows": self.grows,
+        }
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any], read_operand: Callable[[Any], Operand]) -> KernelLog:
@@ -79,6 +91,7 @@ class KernelLog(Composite):
             tuple(description["grid"]),
             tuple(description["index"]),
             description["capacity"],
+            description["grows"],
         )
 
     def text(self, record: Any) -> str:
@@ -117,9 +130,12 @@ class KernelLog(Composite):
         if (need := int(rows[:, 0].max())) <= self.capacity:
             return None
         dropped = int(rows[:, 1].sum()) - sum(1 for row in rows for _ in self._effects(row))
-        grown[self.key] = max(need, grown.get(self.key, 0))
+        if self.grows:
+            grown[self.key] = max(need, grown.get(self.key, 0))
         shown = {"kernel": self.kernel, "where": site.where, "capacity": self.capacity, "need": need}
-        return MSG_DROPPED.format(dropped=dropped, **shown), sum(grown.values())
+        remedy = THEN_GROWS.format(need=need) if self.grows else THEN_STAYS
+        text = MSG_DROPPED.format(dropped=dropped, remedy=remedy, **shown)
+        return text, sum(grown.values())
 
     def _index_of(self, program: int, lanes: list[np.ndarray]) -> np.ndarray:
         """The place in the grid of the program with this row, as its effects show it."""

@@ -76,6 +76,7 @@ class LogOptions:
     """The options of a kernel's log, from the kernel's call."""
 
     capacity: int = DEFAULT_CAPACITY  # words in each program
+    grows: bool = True  # True if it gets more room after an overflow
     takes_largest: bool = False  # True if any single effect of the kernel fits, whatever the capacity
     how: str = COMPILED
     leaves_awaited: bool = False  # True if awaited effects stay in the kernel, as in a simulated one
@@ -160,7 +161,7 @@ def plan_log(
     if (size := math.prod(grid) * width * 4) >= _MOST:
         shown = {"kernel": kernel, "where": where, "size": size, "words": width, "programs": math.prod(grid)}
         raise errors.value_error(MSG_TOO_LARGE.format(most=_MOST - 1, **shown))
-    return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity), width, where)
+    return LogPlan(sites, KernelLog(kernel, inner, grid, index, capacity, options.grows), width, where)
 
 
 def logged_sites(jaxpr: Any) -> frozenset[Site]:
@@ -193,7 +194,7 @@ def _capacity(kernel: str, sites: tuple[Site, ...], options: LogOptions, most: i
     largest = max(sites, key=need_of)
     capacity = max(options.capacity, need_of(largest)) if options.takes_largest else options.capacity
     if (need := need_of(largest)) <= capacity:
-        needed = grown.get((kernel, sites), 0)
+        needed = grown.get((kernel, sites), 0) if options.grows else 0
         room = 1 << (needed - 1).bit_length() if needed > capacity else 0  # a little more suffices the next time
         return max(capacity, min(room, most - COUNTS - need - 1))
     shown = {"kernel": kernel, "need": need, "capacity": capacity}

@@ -21,7 +21,7 @@ from effects._jax import kernel_logs, pallas, patches
 from effects._model.effect import ON_DEVICE, Effect, Order
 from effects._model.primitive import effect_p
 from effects.dispatch.runtime.supervisor import other_waits
-from effects.extensions.kernels.api import grid_order_of, log_capacity_of, numbers_in_order
+from effects.extensions.kernels.api import grid_order_of, log_options_of, numbers_in_order
 from effects.extensions.kernels.bounds import refuse_compiled, refuse_derivative, with_bounds_checks
 from effects.extensions.kernels.grid import needs_grid, show_grid, visit_grid, with_lane
 from effects.extensions.kernels.log_rules import (
@@ -264,7 +264,7 @@ def _log_options(params: dict[str, Any]) -> LogOptions:
     simulated = params["interpret"] is True and not _jax.kernel_options().logs_simulated
     side_by_side = pallas.is_simulated(params) and params["interpret"] is not True
     return LogOptions(
-        log_capacity_of(params["metadata"]),
+        *log_options_of(params["metadata"]),
         takes_largest=simulated or side_by_side,
         leaves_awaited=simulated,
         how=SIDE_BY_SIDE if side_by_side else COMPILED,

@@ -172,7 +172,7 @@ import sys
 import effects
 from effects._model.content import content_from
 assert "effects.extensions.kernels.log" not in sys.modules
-description = {"kernel_log": "add", "sites": [], "grid": [2, 3], "index": [0, 1], "capacity": 4}
+description = {"kernel_log": "add", "sites": [], "grid": [2, 3], "index": [0, 1], "capacity": 4, "grows": True}
 log = content_from(description, None)
 assert (log.title, log.grid, log.capacity) == ("add", (2, 3), 4)
 """

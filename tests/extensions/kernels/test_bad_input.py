@@ -100,6 +100,10 @@ def no_capacity():
     fx.pallas_call(_copy, X, grid=(2,), log_capacity=0)  # here
 
 
+def unknown_choice():
+    fx.pallas_call(_copy, X, grid=(2,), when_full="wait")  # here
+
+
 def effect_in_an_index_map():
     def index_map(i):
         fx.print("{}", i)  # here
@@ -148,6 +152,7 @@ SAID = {
     order_when_compiled: (ValueError, "grid order 'reverse' .*compiled for a device.*interpret=True", None),
     unknown_order: (ValueError, 'grid order \'backwards\'.*Pass "program", "reverse"', None),
     no_capacity: (ValueError, "log capacity 0.*at least 1", None),
+    unknown_choice: (ValueError, "when_full='wait'.*\"drop_newest\"", None),
     effect_in_an_index_map: (ValueError, "index map .* effect `print` .*Move the effect into the kernel", None),
 }
 

@@ -212,7 +212,9 @@ def test_unknown_order(order):
         fx.pallas_call(_last, ONE, grid=(4, 2), interpret=True, grid_order=order)
 
 
-@pytest.mark.parametrize("options", [{"log_capacity": 0}, {"log_capacity": "many"}, {"log_capacity": True}])
+@pytest.mark.parametrize(
+    "options", [{"log_capacity": 0}, {"log_capacity": "many"}, {"log_capacity": True}, {"when_full": "wait"}]
+)
 def test_unknown_options(options):
     with pytest.raises(ValueError, match=r"`fx.pallas_call` at .*test_grid_order.py:\d+ was given .* Pass "):
         fx.pallas_call(_last, ONE, grid=(4, 2), interpret=True, **options)

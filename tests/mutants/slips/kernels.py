@@ -156,8 +156,8 @@ SLIPS = (
     Slip(
         "kernels.log_grows",
         LOG,
-        "        grown[self.key] = max(need, grown.get(self.key, 0))\n",
-        "        grown[self.key] = grown.get(self.key, 0)\n",
+        "            grown[self.key] = max(need, grown.get(self.key, 0))\n",
+        "            grown[self.key] = grown.get(self.key, 0)\n",
         "A log that had too little room has no more the next time.",
         _in("log_capacity", "a_log_grows"),
     ),
