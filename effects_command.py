@@ -32,6 +32,10 @@ MSG_ANOTHER_PACKAGE = (
     "environment can have only one. Remove both with `pip uninstall token-effects {others}`, and install token-effects "
     "again."
 )
+MSG_ANOTHER_FOLDER = (
+    "The module `effects` at {path} is not that of token-effects, which it hides. Python looks for modules in the "
+    "folder of the program first. Rename this file or folder, or start the program in another place."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,8 +89,10 @@ def _import_ours() -> None:
     if not hasattr(effects, "effects_barrier"):
         from importlib.metadata import packages_distributions
 
-        others = {*packages_distributions().get("effects", ())} - {"token-effects"} or {"effects"}
-        sys.exit(MSG_ANOTHER_PACKAGE.format(path=effects.__file__, others=" ".join(sorted(others))))
+        path = effects.__file__ or next(iter(effects.__path__))
+        if others := {*packages_distributions().get("effects", ())} - {"token-effects"}:
+            sys.exit(MSG_ANOTHER_PACKAGE.format(path=path, others=" ".join(sorted(others))))
+        sys.exit(MSG_ANOTHER_FOLDER.format(path=path))
 
 
 def _follow_environment(record: str | None, rules: str | None) -> None:

@@ -13,7 +13,6 @@ from effects import _removed
 from effects._jax import for_users
 
 _PAGE = "docs/reference/settings.md"
-
 MSG_SETTING = (
     "The setting {where} was given {value!r}. It takes {expected}. Correct it, or leave it out for the default, "
     "{default!r}."

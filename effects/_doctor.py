@@ -41,8 +41,8 @@ def _facts() -> Iterator[tuple[str, str]]:
         kinds[device.platform, device.device_kind] += 1
     shown = ", ".join(f"{count} x {name} ({kind})" for (name, kind), count in kinds.items())
     yield "devices", f"{shown}; {jax.process_count()} processes"
-    if PLATFORMS["cuda"].records == "native":
-        yield "NVIDIA's driver", _driver()
+    if PLATFORMS["cuda"].records == "native" and (shown := _driver()):
+        yield "NVIDIA's driver", shown
     yield "native module", f"{_native.__file__}, interface {_native.wire()['numbers']['interface']}"
     for name in sorted(os.environ):
         if name.startswith(("JAX_", "XLA_", "EFFECTS_")):
@@ -51,19 +51,13 @@ def _facts() -> Iterator[tuple[str, str]]:
 
 
 def _driver() -> str:
-    """A text about NVIDIA's driver and the path by which effects come from a GPU."""
+    """NVIDIA's driver, and what effects come from its GPUs by. Empty without a driver and a GPU."""
     library, version, why_none = _native.cuda_driver()
+    if not version and all(_jax.platform_of(device) != "cuda" for device in jax.devices()):
+        return ""
     shown = f"{library}, CUDA {version // 1000}.{version % 1000 // 10}" if version else library
-    has_gpu = any(_jax.platform_of(device) == "cuda" for device in jax.devices())
     path = "native handlers" if fx.config.native and not why_none else "JAX's Python callbacks"
-    return f"{shown}. {why_none or 'It can be used.'} {_PATHS[has_gpu].format(path=path)}"
-
-
-_PATHS = {
-    True: "Effects come from the GPU by {path}.",
-    False: "JAX has no NVIDIA GPU here; on one, effects would come by {path}.",
-}
-"""The sentence about the path, by True if JAX has an NVIDIA GPU."""
+    return f"{shown}. {why_none or 'It can be used.'} Effects come from GPUs by {path}."
 
 
 def _printed(run: Callable[[], object]) -> str:

@@ -170,11 +170,8 @@ def _with_page(text: str, page: str) -> str:
     return f"{text}{chr(10) if chr(10) in text else ' '}See {page}."
 
 
-# Python's own errors, for wrong calls. Their texts end with the page `_PAGE` of the module that raises them, or of the
-# nearest package around it that names one.
-
-
 def _wrong_call(kind: type[_Error], text: str) -> _Error:
+    """An error of Python's. Its text ends with the `_PAGE` of the module that raises it, or of a package around it."""
     names = sys._getframe(1).f_globals
     while "_PAGE" not in names and names["__name__"] != "effects":
         names = vars(sys.modules[names["__name__"].rpartition(".")[0]])

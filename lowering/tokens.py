@@ -356,12 +356,12 @@ def thread_tokens(
         effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
         # JAX's own callbacks were converted by `take_over`. They are converted back if the equation has no other
         # effects, and its primitive has no rule or does not declare its effects: JAX can lower them there itself.
-        is_jaxs = (rule is None or not effects) and others().are_all_of(list(_jax.jaxprs_in(eqn.params)))
-        has_rule = bool(effects) and not is_jaxs
-        if after_effects and (is_collective(eqn) or joins_error_vote(eqn) if has_rule else communicates(eqn)):
+        has_jaxs_only = (rule is None or not effects) and others().are_all_of(list(_jax.jaxprs_in(eqn.params)))
+        is_threaded = bool(effects) and not has_jaxs_only
+        if after_effects and (is_collective(eqn) or joins_error_vote(eqn) if is_threaded else communicates(eqn)):
             operands = after(tokens.values(), operands)
-        if not has_rule:
-            eqn = others().give_back(eqn) if is_jaxs else eqn
+        if not is_threaded:
+            eqn = others().give_back(eqn) if has_jaxs_only else eqn
             refuse_hidden_effects(eqn)
             return _jax.bind(eqn, operands)
         effects = effects.union(*(effects_of(other.effects) for other, _ in ahead))

@@ -15,7 +15,6 @@ from effects.dispatch.runtime.runtime import MSG_WHILE_TRACING, effects_barrier,
 from effects.lowering.native_module import native
 
 _PAGE = "docs/reference/handlers.md"
-
 MSG_HANDLER = (
     "`add_handler` was given {handler}, which has no method `handle` and cannot be called. A handler takes one "
     "`Record` at a time. Pass a function of a record, or an object with `handle(record)`."

@@ -38,7 +38,6 @@ from effects.lowering.native_module import native
 from effects.lowering.sites import KnownSites, to_bytes
 
 _PAGE = "docs/guide/callbacks.md"
-
 MSG_FOREIGN_CALLBACK = (
     "The program calls back the function `{name}` of another process. A function cannot travel with a program: its "
     "name can. Register it under one name in both processes, with `@fx.register_callback('some.name')`."

@@ -25,7 +25,6 @@ from effects._model.site import Site
 from effects._model.where import Where, where_called
 
 _PAGE = "docs/guide/callbacks.md"
-
 MSG_CALLBACK_NOT_CALLABLE = (
     "`{call}` at {where} was given {fn} as its function. A callback is a function, or another callable. Pass the "
     "function first, and then the types of its results: `{call}(fn, shapes, x)`."
@@ -50,7 +49,7 @@ MSG_VMAP_METHOD = (
 MSG_ORDER_OF_JAX = (
     "`fx.callback` at {where} was given an array as the results of `{name}`, and one argument too few for it. The "
     "results are described first, and arguments come behind them, as in `io_callback`. Write `fx.callback({name}, "
-    "None, x)` for a function without results."
+    "None, x)` for a function without results, or describe them by `jax.ShapeDtypeStruct(x.shape, x.dtype)`."
 )
 MSG_RESULT_TYPE = (
     "`{call}` at {where} was given {got!r} among the results of `{name}`. A result is described by an object with "

@@ -26,7 +26,6 @@ from effects._model.site import Site
 from effects._model.where import Where, where_called
 
 _PAGE = "docs/guide/callbacks.md#check-values"
-
 MSG_PREDICATE = (
     "`{call}` at {where} was given {predicate} as its predicate. A predicate is a boolean, or an array of booleans, "
     "{rule}. Write a comparison, say `{example}`."

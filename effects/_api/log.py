@@ -22,7 +22,6 @@ from effects._model.text import text_plan
 from effects._model.where import where_called
 
 _PAGE = "docs/guide/logging.md"
-
 MSG_LOG_EVENT = (
     "`fx.log` at {where} was given {event!r} as its event. An event is named by a non-empty string, and values are its "
     "fields. Write, say, `fx.log('step', loss=loss)`."

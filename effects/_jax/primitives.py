@@ -32,7 +32,6 @@ from effects._jax.core import Primitive, closed_jaxpr, typeof
 from effects._jax.lowering import boolean
 
 _PAGE = "docs/reference/transformations.md"
-
 cond_p = conditionals.cond_p
 while_p = loops.while_p
 scan_p = loops.scan_p

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from effects._model.site import Site
 
 _PAGE = "docs/how-to/add-an-effect.md#on-the-host-a-content"
-
 MSG_UNKNOWN_CONTENT = (
     "A program has an effect whose records are described by {kind!r}, and this process knows those described by "
     "{known}. A description can be read where the modules of all effects of the program are imported. Install the "

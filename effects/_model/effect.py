@@ -15,7 +15,6 @@ from effects import _jax
 from effects._model.wire import DOMAIN_BITS, NO_DOMAIN
 
 _PAGE = "docs/reference/declaring.md"
-
 MSG_EFFECT_NAME = (
     "An effect was given the name {name!r}. An effect's name is a non-empty string. Write, say, `fx.Effect('ping')`."
 )

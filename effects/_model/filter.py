@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from effects._model.where import Where
 
 _PAGE = "docs/how-to/filters.md"
-
 MSG_LEVEL = (
     "`{call}` at {where} was given the level {level!r}. A level is a whole number, as for `logging`, or the name that "
     "`logging` has for one. Pass, say, `level=logging.WARNING` or `level='warning'`."

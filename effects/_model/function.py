@@ -11,7 +11,6 @@ from effects import _errors as errors
 from effects._model.numbering import Numbering
 
 _PAGE = "docs/guide/export.md"
-
 MSG_CALLBACK_NAME = (
     "`register_callback` was given the name {name}. A name is a non-empty string, the same in every process. Write, "
     "say, `@fx.register_callback('training.save')`."

@@ -272,7 +272,9 @@ def _cannot_fill(call: str, fmt: str, where: Where, error: Exception) -> errors.
         name = str(error.args[0])
         why, remedy = f"there is no argument {error}", f"Pass `{name}=...`, or remove the field."
         if not name.isidentifier():
-            remedy = "Write `{{` and `}}` for braces that are text."
+            is_code = name[:1].isidentifier()  # as in an f-string: `{x + 1}`, `{x=}`
+            as_text = "Write `{{` and `}}` for braces that are text."
+            remedy = f"Pass its value, `{call}('{{}}', {name.rstrip('= ')})`." if is_code else as_text
         elif call in _FILLED_BY_RECORDS and (place := _FILLED_IN.get(name)):
             remedy = f"A record fills `{{{name}}}` {place}; elsewhere pass `{name}=...`, or remove the field."
     elif isinstance(error, _NoArgument):

@@ -19,7 +19,6 @@ from effects._model.effect import jax_effects
 from effects._model.site import Site
 
 _PAGE = "docs/how-to/filters.md"
-
 MSG_NOT_DIFFERENTIABLE = (
     "A derivative was asked of the results of the callback `{function}` at {where}. JAX cannot look into a Python "
     "function. Wrap the call in `jax.custom_jvp` or `jax.custom_vjp`, or its arguments in `jax.lax.stop_gradient`."

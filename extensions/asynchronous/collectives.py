@@ -87,7 +87,7 @@ def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> 
     if args and are_references(args[0]):
         x, into = read_references(x, args[0], "ppermute_start", where_called())
         args = args[1:]
-    axis_name, perm = _take_axis_and_permutation(*args, **kwargs)
+    axis_name, perm = _axis_and_permutation(*args, **kwargs)
     call = _called("ppermute", axis_name)
     receivers = [-1] * call.size
     try:
@@ -105,14 +105,12 @@ def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> 
     return _exchange(x, call, schedule, lambda x: x, receivers=tuple(receivers), into=into)
 
 
-def _take_axis_and_permutation(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """Raises the error of Python's for arguments of another number or name."""
+def _axis_and_permutation(axis_name: Any, perm: Any) -> tuple[Any, Any]:
+    """Its call raises Python's error for arguments of another number or name."""
+    return axis_name, perm
 
-    def ppermute_start(axis_name: Any, perm: Any) -> tuple[Any, Any]:
-        return axis_name, perm
 
-    ppermute_start.__qualname__ = "fx.ppermute_start"
-    return ppermute_start(*args, **kwargs)
+_axis_and_permutation.__qualname__ = "fx.ppermute_start"
 
 
 @_jax.for_users

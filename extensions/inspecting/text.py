@@ -51,7 +51,6 @@ from effects.extensions.asynchronous.tickets import (
 from effects.extensions.inspecting.compiled_text import Copy
 
 _PAGE = "docs/guide/asynchronous.md#write-and-read-programs"
-
 MSG_TEXT = "The text of a program cannot be read. Line {line}, column {column}: {what}. {remedy}"
 MSG_NESTED = (
     "The asynchronous operations in the `{primitive}` at {where} cannot be written as text. In a text operations stand "

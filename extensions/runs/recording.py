@@ -36,7 +36,7 @@ MSG_MAX_BYTES = (
 )
 MSG_SECOND = (
     "`fx.record` was called in a process that records into {path}. A process records into one file at a time. End the "
-    "other recording first."
+    "other recording first, or start the process without `EFFECTS_RUN`, if that began it."
 )
 MSG_UNWRITABLE = (
     "The run file {path} cannot be written: {why}. It takes all of its {size} when recording begins. Name another "

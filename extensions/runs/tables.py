@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -88,11 +88,10 @@ def aligned(runs: list[Run]) -> tuple[list[Pairs], list[tuple[int, ...]], int, b
     lanes: dict[tuple[int, ...], int] = {(): 0}
     a, b = (_Reader(run, lanes).tables() for run in runs)
     if begin:
-        a, b = (_from_call(tables, begin) for tables in (a, b))
+        a, b = (_kept(tables, lambda x: (x.thread < FIRST_NESTED_THREAD) & (x.position >= begin)) for tables in (a, b))
     beside = any(map(_run_beside, (a, b)))
     if beside:
-        a, b = ({key: table.of(~_is_nested(table)) for key, table in tables.items()} for tables in (a, b))
-        a, b = ({key: table for key, table in tables.items() if len(table)} for tables in (a, b))
+        a, b = (_kept(tables, lambda table: ~_is_nested(table)) for tables in (a, b))
     for run, tables in zip(runs, (a, b), strict=True):
         _number_nested(run, tables)
     threads = [{thread for table in tables.values() for thread in _threads_of(table)} for tables in (a, b)]
@@ -208,14 +207,8 @@ class _Reader:
 
 def _differs_in_call(stream: np.ndarray, epoch: np.ndarray, device: np.ndarray) -> np.ndarray:
     """True for each record of a call that several devices have published: without an order, no token says so."""
-    order = np.lexsort([device, epoch, stream])
-    is_new = np.ones(len(order), bool)
-    is_new[1:] = (np.diff(stream[order]) != 0) | (np.diff(epoch[order]) != 0)
-    call = np.cumsum(is_new) - 1
-    last = np.append(np.flatnonzero(is_new)[1:], len(order)) - 1
-    several = np.zeros(len(order), bool)
-    several[order] = (device[order][is_new] != device[order][last])[call]
-    return several
+    _, first, call = np.unique(stream.astype(np.int64) << 32 | epoch, return_index=True, return_inverse=True)
+    return np.isin(call, call[device != device[first][call]])
 
 
 def key_of(site: Site) -> tuple[Any, ...]:
@@ -404,9 +397,7 @@ def _first_call(runs: list[Run]) -> int:
     return begin
 
 
-def _from_call(tables: Tables, begin: int) -> Tables:
-    """The records of the user's threads from this call on."""
-    kept = {
-        key: table.of((table.thread < FIRST_NESTED_THREAD) & (table.position >= begin)) for key, table in tables.items()
-    }
+def _kept(tables: Tables, keep: Callable[[Table], np.ndarray]) -> Tables:
+    """The records that `keep` selects."""
+    kept = {key: table.of(keep(table)) for key, table in tables.items()}
     return {key: table for key, table in kept.items() if len(table)}

@@ -17,8 +17,20 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 @pytest.mark.parametrize("words", [["doctor"], ["run", "-c", "import jax"]], ids=" ".join)
 @pytest.mark.parametrize("module", ["effects.py", "effects/__init__.py"])
-def test_command_names_another_package_in_our_place(tmp_path, module, words):
-    """The module `effects` of another package: a file, or a package."""
+@pytest.mark.parametrize(
+    ("records", "remedy"),
+    [
+        ([], "Rename this file or folder"),
+        (["other-1.0.dist-info/METADATA"], "`pip uninstall token-effects other`"),
+    ],
+    ids=["folder", "package"],
+)
+def test_command_names_another_package_in_our_place(tmp_path, module, words, records, remedy):
+    """The module `effects` of another package, or in the folder of the program: a file, or a package."""
+    for name in records:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+        (tmp_path / name).with_name("top_level.txt").write_text("effects\n")
     for name in (module, "jax.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -29,7 +41,7 @@ def test_command_names_another_package_in_our_place(tmp_path, module, words):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert f"The module `effects` at {tmp_path / module} is not that of token-effects" in done.stderr
-    assert "`pip uninstall token-effects effects`" in done.stderr
+    assert remedy in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")

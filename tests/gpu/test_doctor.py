@@ -13,7 +13,7 @@ CODE = """
 import ctypes, jax
 {before}
 from effects import _doctor
-print(dict(_doctor._facts())["NVIDIA's driver"])
+print(dict(_doctor._facts()).get("NVIDIA's driver"))
 """
 
 
@@ -28,17 +28,15 @@ def _stand_in(more: str = "") -> str:
 
 
 def test_no_driver(tmp_path):
-    """It says which library it has looked for, and what comes of that."""
+    """Without a GPU it is no fault, and not named."""
     (tmp_path / "libcuda.so.1").write_bytes(b"no library")  # found ahead of a driver that is here
-    said = _said(LD_LIBRARY_PATH=str(tmp_path))
-    assert said.startswith("libcuda.so.1. It cannot be opened: ")
-    assert said.endswith("JAX has no NVIDIA GPU here; on one, effects would come by JAX's Python callbacks.")
+    assert _said(LD_LIBRARY_PATH=str(tmp_path)) == "None"
 
 
 def test_stand_in():
     """A driver that can be used is shown with its version."""
-    here = "JAX has no NVIDIA GPU here; on one, effects would come by native handlers."
-    assert _said(_stand_in()) == f"libcuda.so.1, CUDA 12.4. It can be used. {here}"
+    said = _said(_stand_in())
+    assert said == "libcuda.so.1, CUDA 12.4. It can be used. Effects come from GPUs by native handlers."
 
 
 @pytest.mark.parametrize("version", [10020, 9000])

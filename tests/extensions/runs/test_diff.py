@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import textwrap
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jax.experimental import pallas as pl
 from jax.sharding import PartitionSpec as P
 
 import effects as fx
+from effects.extensions.runs import tables
 from tests.environment import xla_flags
 from tests.helpers import run_python
 from tests.processes import run_processes
@@ -467,9 +469,58 @@ def test_threads_and_what_callbacks_call(record):
     a, b, c = record(both, 1.0), record(both, 1.0), record(both, 5.0)
     assert fx.runs.diff(a, b).equal, str(fx.runs.diff(a, b))
     found = fx.runs.diff(a, c)
-    assert [(site.compared, site.differing) for site in found.sites if site.title != "<lambda>"] == [(2, 2), (2, 2)]
+    assert found.beside and "What callbacks have called is not compared" in str(found)
+    assert {site.title: (site.compared, site.differing) for site in found.sites} == dict.fromkeys(
+        ["outer {}", "<lambda>"], (2, 2)
+    )
+    found = fx.runs.diff(record(f, 1.0), record(f, 5.0))
     [called] = [site for site in found.sites if site.title == "inner {}"]
-    assert called.first.iteration == 0 and called.first.b == 5
+    assert called.first.iteration == 0 and called.first.b == 5 and not found.beside
+
+
+def test_unordered_records_of_each_device_are_compared(record):
+    """No token tells which device of a region has published an unordered record."""
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = P("i")
+
+    def device(x):
+        future = fx.async_callback(lambda v: np.float32(v), jax.ShapeDtypeStruct((), jnp.float32), x[0])
+        return fx.async_done(future)[None]
+
+    f = fx.jit(jax.shard_map(device, mesh=mesh, in_specs=spec, out_specs=spec))
+    a, b = record(f, jnp.array([1.0, 2.0])), record(f, jnp.array([1.0, 3.0]))
+    assert fx.runs.diff(a, a).equal
+    [site] = [site for site in fx.runs.diff(a, b).sites if site.differs]
+    assert (site.differing, site.first.device, site.first.b) == (1, 1, 3)
+
+
+def test_unordered_records_have_the_order_of_their_times():
+    """A program may publish them from several threads, so a file may have them in another order."""
+    site = SimpleNamespace(effect=SimpleNamespace(ordered=False))
+    zeros = np.zeros(3, int)
+    arrays = dict.fromkeys(("thread", "call", "domain", "phase", "index", "device", "lane", "position"), zeros)
+    values = [(np.arange(3), {"x": np.array([3, 1, 2])})]
+    table = tables.Table(site, **arrays, time=np.array([0.3, 0.1, 0.2]), columns=values, shares_tokens=True)
+    [(rows, columns)] = tables._joined([table]).columns
+    assert columns["x"][np.argsort(rows)].tolist() == [1, 2, 3]
+
+
+def test_call_that_has_lost_its_only_line_is_still_a_call(record):
+    """Calls behind it keep their numbers, since the call is still dispatched."""
+    start = jnp.float32(0)
+
+    def runs(shows):
+        def once(x):
+            jax.lax.fori_loop(0, jnp.int32(x), lambda i, c: (fx.print("turn {}", i), c)[1], 0)
+            if shows:
+                fx.print("once {}", x)
+
+        first, second = fx.jit(once), fx.jit(lambda x: fx.print("then {}", x))
+        return lambda: [first(start), second(start), first(start), second(start)]
+
+    a, b = record(runs(True)), record(runs(False))
+    differing = {site.title: (site.only_a, site.only_b) for site in fx.runs.diff(a, b).sites if site.differs}
+    assert differing == {"once {}": (2, 0)}
 
 
 def test_threads_that_begin_in_another_order(record):
