@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import jax
@@ -36,9 +37,7 @@ def _facts() -> Iterator[tuple[str, str]]:
         except importlib.metadata.PackageNotFoundError:
             continue
     devices = jax.devices()
-    kinds = {(device.platform, device.device_kind): 0 for device in devices}
-    for device in devices:
-        kinds[device.platform, device.device_kind] += 1
+    kinds = Counter((device.platform, device.device_kind) for device in devices)
     shown = ", ".join(f"{count} x {name} ({kind})" for (name, kind), count in kinds.items())
     yield "devices", f"{shown}; {jax.process_count()} processes"
     if PLATFORMS["cuda"].records == "native" and (shown := _driver()):

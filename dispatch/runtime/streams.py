@@ -242,8 +242,7 @@ class SharedStream(Stream):
         """`this_thread()`: the `UserThread` that calls."""
         self._dispatching: dict[int, list[int]] = {}  # by the thread's identity
         self._threads: dict[int, object] = {}
-        """The `UserThread` of each epoch that has not ended, or not been polled, by epoch number. TODO: an entry that
-        `drop` keeps for the poll is never removed, some hundred bytes for each program with custom calls."""
+        """By epoch number, the `UserThread`. TODO: what `drop` keeps for a poll is never removed, some 100 bytes each."""
         self._this_thread = this_thread
         self._launching = launching
         super().__init__(thread, launching)

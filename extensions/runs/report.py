@@ -23,9 +23,8 @@ _HEADINGS = ("line", "both have", "differ", "first", "largest", "last", "only A"
 
 def report(difference: Difference) -> str:
     """The report of a difference, the most important first."""
-    begin = [BEGIN.format(calls=errors.counted(difference.begin, "call"))] if difference.begin else []
-    beside = [BESIDE] if difference.beside else []
-    return "\n".join([*_summary(difference), *begin, *beside, *_table(difference)])
+    left_out = [BEGIN.format(calls=errors.counted(difference.begin, "call"))] if difference.begin else []
+    return "\n".join([*_summary(difference), *left_out, *[BESIDE] * difference.beside, *_table(difference)])
 
 
 def _summary(difference: Difference) -> Iterator[str]:
