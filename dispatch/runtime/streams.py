@@ -242,7 +242,7 @@ class SharedStream(Stream):
         """`this_thread()`: the `UserThread` that calls."""
         self._dispatching: dict[int, list[int]] = {}  # by the thread's identity
         self._threads: dict[int, object] = {}
-        """By epoch number, the `UserThread`. TODO: what `drop` keeps for a poll is never removed, some 100 bytes each."""
+        """By epoch number, the `UserThread`. TODO: what `drop` keeps for a poll is never removed, some 100 bytes."""
         self._this_thread = this_thread
         self._launching = launching
         super().__init__(thread, launching)
