@@ -65,7 +65,7 @@ def test_failures_know_whose_programs_they_are_of():
 def test_sites_announce_that_a_program_has_one():
     """Whoever listens is told before the program can be called, and finds the site among those that are known."""
     sites, seen = KnownSites(), []
-    sites.listen(lambda site: seen.append(len(sites)))
+    sites.listen(lambda site: seen.append(len(sites.all())))
     with fx.capture(suppress=True) as records:
         fx.print("x")
     site = records[0]._site

@@ -142,6 +142,10 @@ def test_device_is_the_one_that_had_the_effect(jit, where, kind, ordered):
         with pytest.raises(Exception, match="has results, in a `jax.shard_map` over some axes"):
             _devices_seen(JITS[jit], where, kind, ordered)
         return
+    if where == "nested" and jit == "fx.jit":
+        with pytest.raises(fx.MissingTokenRule, match="inside another one, over other axes"):
+            _devices_seen(JITS[jit], where, kind, ordered)
+        return
     pairs = _devices_seen(JITS[jit], where, kind, ordered)
     assert pairs
     assert [pair for pair in pairs if pair[0] != -1 and pair[0] != pair[1]] == []

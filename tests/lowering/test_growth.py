@@ -60,11 +60,6 @@ def _region(f, **kwargs):
 MESH = jax.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 
 
-def _partly(f, axis="x", mesh=MESH):
-    spec = jax.P(axis)
-    return jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec, axis_names={axis})
-
-
 def _kernel(f):
     def kernel(x_ref, o_ref):
         o_ref[...] = f(x_ref[...])
@@ -107,7 +102,6 @@ PROGRAMS = {
         lambda x: fx.callback(lambda x: x, SHAPE, x),
         lambda f: _region(lambda x: jax.lax.psum(_branches(f)(x), "x"), check_vma=False),
     ),
-    "regions in regions": (_partly(lambda x: _print(x.sum())[None], "y", None), _partly),
     "operations": (_start, _sum),
     "operations in loops": (_start, lambda f: _sum(_scan(f))),
     "collectives": (_permute, _region),

@@ -159,8 +159,8 @@ _REVERSE = [t.name for t in TRANSFORMATIONS if t.passes == "both"] + ["`lineariz
 _FORWARD = ["`jvp`", "`linearize`", "`jacfwd`", "`vmap` of `jvp`, in a loop of one lane"]
 _BASIC = ["`jit`", "`vmap`", "`grad`", "`hessian`", "`vmap` of `grad`"]
 
-_RULE_FOR_ALL = dict.fromkeys([t.name for t in TRANSFORMATIONS if "one lane" in t.name] + ["`jacfwd`"], "r1")
-"""The rule of a `custom_vmap` is for all lanes together, also those of tangents."""
+_RULE_FOR_ALL = {"`jacfwd`": "r1"}
+"""The rule of a `custom_vmap` is for all lanes together, also those of tangents, but where only some lanes come."""
 
 _TANGENTS_TOO = {
     "`jvp`": "s1 s1",
