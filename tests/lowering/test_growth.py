@@ -57,9 +57,6 @@ def _region(f, **kwargs):
     return lambda x: by_device(lambda x: f(x.sum())[None], **kwargs)(x)
 
 
-MESH = jax.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-
-
 def _kernel(f):
     def kernel(x_ref, o_ref):
         o_ref[...] = f(x_ref[...])
