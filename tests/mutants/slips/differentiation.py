@@ -34,8 +34,8 @@ SLIPS = (
     Slip(
         "differentiation.while_in_remat",
         FILE,
-        "staged = _jax.with_jaxprs(staged, _silent)",
-        "staged = _jax.with_jaxprs(staged, lambda jaxpr: jaxpr)",
+        "staged = with_jaxprs(staged, silent_jaxpr)",
+        "staged = with_jaxprs(staged, lambda jaxpr: jaxpr)",
         "A while loop in a rematerialized region shows its effects a second time, for the tangents.",
         (f"{INSIDE}::test_while_that_is_differentiated_has_its_effects_once",),
     ),
