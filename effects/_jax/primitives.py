@@ -27,11 +27,9 @@ from jax._src.lax.control_flow import conditionals, loops, solves
 from jax._src.sharding_impls import UNSPECIFIED
 from jax._src.state import discharge
 
-from effects import _errors as errors
 from effects._jax.core import Primitive, closed_jaxpr, typeof
 from effects._jax.lowering import boolean
 
-_PAGE = "docs/reference/transformations.md"
 cond_p = conditionals.cond_p
 while_p = loops.while_p
 scan_p = loops.scan_p
@@ -233,14 +231,14 @@ def batched(jaxpr: Any, axis_data: Any, which: Sequence[bool], outs: bool | Sequ
 MSG_LANES_OF_ALL = (
     "An effect takes a value that a `jax.shard_map` closes over, under `jax.vmap` with `spmd_axis_name={axis!r}`. JAX "
     "then passes the lanes of all devices into the region, not each device's own. Pass the value to the region as "
-    "an argument."
+    "an argument. See docs/reference/transformations.md."
 )
 
 
 def lanes_at_front(x: Any, dim: int | None, axis_data: Any) -> Any:
     """Moves the lanes of a value to its leading axis; without lanes, the value is broadcast."""
     if dim is not None and x.shape[dim] != axis_data.size:
-        raise errors.unsupported(MSG_LANES_OF_ALL.format(axis=axis_data.spmd_name))
+        raise NotImplementedError(MSG_LANES_OF_ALL.format(axis=axis_data.spmd_name))
     return batching.bdim_at_front(x, dim, axis_data.size, mesh_axis=axis_data.explicit_mesh_axis)
 
 

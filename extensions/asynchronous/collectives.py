@@ -106,7 +106,7 @@ def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> 
 
 
 def _axis_and_permutation(axis_name: Any, perm: Any) -> tuple[Any, Any]:
-    """Its call raises Python's error for arguments of another number or name."""
+    """Raises Python's error for arguments of another number or name."""
     return axis_name, perm
 
 

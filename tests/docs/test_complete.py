@@ -134,6 +134,7 @@ PLAIN = {"TypeError", "ValueError", "RuntimeError", "NotImplementedError"}
 WITHOUT_PAGE = {  # what they say is Python's or JAX's own, is caught, or names what to write instead
     *("dispatch/runtime/outputs.py", "effects/_model/line.py", "lowering/batching.py"),
     *("effects/_config.py", "extensions/asynchronous/host_runs.py", "effects/_removed.py"),
+    "effects/_jax/primitives.py",  # the seam imports nothing of the package; the text has the page
 }
 
 

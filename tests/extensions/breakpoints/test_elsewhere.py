@@ -207,7 +207,7 @@ def test_breakpoint_keeps_no_program_alive():
 
 def test_breakpoint_is_not_exported():
     """Its frames are of this process."""
-    with pytest.raises(ValueError, match=r"has `fx\.breakpoint` at .* Take it out"):
+    with pytest.raises(ValueError, match=r"has `fx\.breakpoint` at .* Take `fx.breakpoint` out"):
         fx.export(stops)(jax.ShapeDtypeStruct((), "int32"))
 
 

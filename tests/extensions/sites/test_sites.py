@@ -289,7 +289,9 @@ def test_switch_of_nothing(switch, named):
     """A pattern that matches nothing is an empty selection, and to switch it is an error that says what there is."""
     sites = fx.sites("nothing.py:3", effect="print")
     assert len(sites) == 0
-    said = r"No site of this process is one of `fx.sites\('nothing.py:3', effect='print'\)`\. A line is one when "
+    said = (
+        r"No site of this process is one of `fx.sites\('nothing.py:3', effect='print'\)`\. A line becomes a site when "
+    )
     with pytest.raises(ValueError, match=said):
         switch(sites)
 

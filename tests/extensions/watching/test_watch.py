@@ -412,8 +412,8 @@ REFUSED = [
     (lambda: fx.watch(_log, when=lambda x: x)(X), TypeError, r"returned float32\[\] for float32"),
     (lambda: fx.watch(_log, when=lambda x: (x > 0)[None])(A), TypeError, r"returned bool\[1,3\] for float32"),
     (lambda: fx.watch(_log, when=lambda x: None)(X), TypeError, "returned None for float32"),
-    (lambda: fx.export(fx.jit(fx.watch(_log)))(SYMBOLIC), ValueError, "has `fx.watch` at .* Take it out"),
-    (lambda: fx.export(fx.jit(fx.watch(_log)))(X), ValueError, "has `fx.watch` at .* Take it out"),
+    (lambda: fx.export(fx.jit(fx.watch(_log)))(SYMBOLIC), ValueError, "has `fx.watch` at .* Take `fx.watch` out"),
+    (lambda: fx.export(fx.jit(fx.watch(_log)))(X), ValueError, "has `fx.watch` at .* Take `fx.watch` out"),
 ]
 
 
