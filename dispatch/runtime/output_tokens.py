@@ -58,7 +58,8 @@ def close_failed(streams: Streams) -> None:
             _, output_token = stream.running.get(number, (None, None))
             if output_token is None or output_token.is_deleted() or not output_token.is_ready():
                 break  # unknown if the user has deleted all of JAX's arrays
-            if _runs_here(output_token) and not failures_of(output_token):
+            runs_here = output_token.is_fully_addressable or output_token.addressable_shards
+            if runs_here and not failures_of(output_token):  # on other processes' devices it publishes nothing here
                 break  # the program has ended, and its close marker is about to come
             stream.running.pop(number, None)
             stream.fail(number)
@@ -93,11 +94,6 @@ def failed_on_some_devices(streams: Streams, are_exchanging: bool) -> Iterator[F
             failed = {device: failure for device, failure in failures.items() if failure is not None}
             if failed:
                 yield FailedOnSome((stream.thread, number), [*failed], next(iter(failed.values())))
-
-
-def _runs_here(output_token: Any) -> bool:
-    """True if devices of this process run the program. Other processes' devices publish nothing here."""
-    return output_token.is_fully_addressable or bool(output_token.addressable_shards)
 
 
 # Programs that call native handlers of the user and whose calls have returned. Polling finds a handler's failure, which

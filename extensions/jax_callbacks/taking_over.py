@@ -274,15 +274,11 @@ def _taken_over(jaxpr: Any, in_program_order: bool) -> Any:
             return bind_effect(eqn.primitive, operands, eqn.params, in_program_order)
         if eqn.primitive in _jax.native_call_primitives and eqn.effects and in_program_order:
             return native_call_p.bind(*operands, call=eqn.primitive, **eqn.params)
-        if _jax.has_callbacks_of_jax(eqn) and _takes_tokens(eqn.primitive):
+        if _jax.has_callbacks_of_jax(eqn) and (registered_rule(eqn.primitive) or find_holder(eqn.primitive)):
             eqn = with_jaxprs(eqn, take_over)
         return _jax.bind(eqn, operands)
 
     return rewritten(jaxpr, apply)
-
-
-def _takes_tokens(primitive: Any) -> bool:
-    return registered_rule(primitive) is not None or find_holder(primitive) is not None
 
 
 def give_back(eqn: Any) -> Any:

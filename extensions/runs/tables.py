@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from effects import _errors as errors
+from effects._model import wire
 from effects._model.content import Composite
 from effects._model.operand import Operand, Static
 from effects._model.record import Records, number_of_device, site_of
@@ -53,6 +54,7 @@ class Table:
         return dataclasses.replace(self, **arrays, columns=columns)
 
 
+_DOMAIN = (1 << DOMAIN_BITS) - 1
 Tables = dict[tuple[Any, ...], Table]
 Pairs = tuple[Table | None, Table | None]
 
@@ -124,6 +126,9 @@ class _Reader:
             else:
                 found.setdefault(key_of(site), []).append(self._of_one_site(site, process, records))
         joined = {key: _joined(tables) for key, tables in found.items()}
+        for table in joined.values():
+            if (unordered := _is_unordered(table)).any():  # no token tells if each device has a record of its own
+                table.device = np.where(unordered & ~_differs_in_call(table), -1, table.device)
         return {key: table for key, table in joined.items() if len(table)}  # a mask may leave no lane
 
     def _of_one_site(self, site: Site, process: Process, records: Records) -> Table:
@@ -182,10 +187,11 @@ class _Reader:
         stream, epoch, phase, index = (token[:, at] for at in range(4))
         thread = stream >> DOMAIN_BITS
         device = np.broadcast_to(np.int64(-1), count)
-        each = phase & 1 if site.effect.ordered else _differs_in_call(stream, epoch, header["device"])
+        each = (phase & 1 == 1) | (stream & _DOMAIN == wire.NO_DOMAIN) | (not site.effect.ordered)
         if each.any():
             numbers, which = np.unique(header["device"], return_inverse=True)
-            device = np.where(each, np.array([process.place(int(number)) for number in numbers])[which], -1)
+            places = [-1 if number == wire.ALL_DEVICES else process.place(int(number)) for number in numbers]
+            device = np.where(each, np.array(places)[which], -1)
         position = epoch.astype(np.int64)
         for number, first in process.calls.items():
             position[thread == number] -= first
@@ -193,7 +199,7 @@ class _Reader:
             site,
             thread=thread,
             call=np.where(thread < FIRST_NESTED_THREAD, position, epoch),
-            domain=stream & ((1 << DOMAIN_BITS) - 1),
+            domain=stream & _DOMAIN,
             phase=phase,
             index=index,
             device=device,
@@ -205,10 +211,16 @@ class _Reader:
         )
 
 
-def _differs_in_call(stream: np.ndarray, epoch: np.ndarray, device: np.ndarray) -> np.ndarray:
-    """True for each record of a call that several devices have published: without an order, no token says so."""
-    _, first, call = np.unique(stream.astype(np.int64) << 32 | epoch, return_index=True, return_inverse=True)
-    return np.isin(call, call[device != device[first][call]])
+def _is_unordered(table: Table) -> np.ndarray:
+    """True for each record without a place in an order: also a handler's line, if the handler's call has none."""
+    return (table.domain == wire.NO_DOMAIN) | (not table.site.effect.ordered)
+
+
+def _differs_in_call(table: Table) -> np.ndarray:
+    """True for each record of a call that several devices have published."""
+    call = table.thread.astype(np.int64) << 32 | table.call & 0xFFFFFFFF
+    _, first, call = np.unique(call, return_index=True, return_inverse=True)
+    return np.isin(call, call[table.device != table.device[first][call]])
 
 
 def key_of(site: Site) -> tuple[Any, ...]:
@@ -222,7 +234,7 @@ def key_of(site: Site) -> tuple[Any, ...]:
 def _joined(tables: list[Table]) -> Table:
     """Concatenates tables, in program order. Unordered records, which a program may publish from several threads, have
     the order of their times."""
-    is_unordered = any(not table.site.effect.ordered for table in tables)
+    is_unordered = any(_is_unordered(table).any() for table in tables)
     if len(tables) == 1 and not is_unordered:
         return tables[0]
     arrays = {name: np.concatenate([getattr(table, name) for table in tables]) for name in _PLACE}

@@ -70,14 +70,12 @@ class Watch:
             found = any(self.may_be_bad(var.aval) for var in eqn.outvars)
         else:
             found = makes_bad(eqn, self.nan, self.inf)
-        return found and (not self.sites or self._is_named(eqn))
+        names = self._names(eqn) if found and self.sites else ()
+        return found and (not self.sites or any(fnmatch.filter(names, pattern) for pattern in self.sites))
 
     def may_be_bad(self, aval: Any) -> bool:
         """True if a value of this type can have a bad element."""
         return (is_float(aval) if self.when is None else is_numeric(aval)) and 0 not in aval.shape
-
-    def _is_named(self, eqn: Any) -> bool:
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.sites for name in self._names(eqn))
 
     def _names(self, eqn: Any) -> tuple[str, ...]:
         line, operation = where_of(eqn) or self.where, eqn.primitive.name

@@ -191,7 +191,8 @@ def compare_device_records(case: DeviceCase, records: Sequence[dict[str, Any]]) 
             regions = [s for s in statements(runs) if isinstance(s, Region)]
             may_be_late |= {s.label for region in regions for s in statements(region.body) if hasattr(s, "label")}
         else:
-            seen.tokens = [*map(seen_of, own)]  # those of operations count, too
+            threads = {seen_of(record).thread for record in own}
+            seen.tokens = [each for each in map(seen_of, records) if each.thread in threads]  # of operations, too
         seen = _without_late(may_be_late, expected, seen)
         texts = [(record["text"].split("(", 1)[0], record["device"]) for record in own]
         complaints += device_compare.compare(sequence, expected, places, seen, texts)
