@@ -283,11 +283,7 @@ def _taken_over(jaxpr: Any, in_program_order: bool) -> Any:
 
 def give_back(eqn: Any) -> Any:
     """An equation in whose jaxprs JAX's own callbacks are JAX's again."""
-    return with_jaxprs(eqn, _give_back)
-
-
-def _give_back(jaxpr: Any) -> Any:
-    return _given_back(jaxpr) if summarize(jaxpr).all_effects else jaxpr
+    return with_jaxprs(eqn, lambda jaxpr: _given_back(jaxpr) if summarize(jaxpr).all_effects else jaxpr)
 
 
 @_jax.weakref_lru_cache

@@ -335,15 +335,14 @@ void Records::leave_out_copies_of(Earlier &earlier) {
 }
 
 // Unordered effects may share a token. So the n-th occurrence on a device or in a process is a copy of the n-th on an
-// earlier one, if all devices or processes have the effect. For results only the first device to come publishes a call.
+// earlier one, if all devices or processes have the effect.
 void Records::leave_out_unordered_copies(Earlier &earlier) {
   places_.erase(std::remove_if(places_.begin(), places_.end(),
                                [&](const Place &place) {
                                  const RecordHeader &record = header(place);
                                  if (record.kind != Kind::kUnordered || InRegion(record.token)) return false;
                                  Earlier::Program &program = earlier[key_of(place.file, record)];
-                                 const int32_t device = record.reply != 0 ? kAllDevices : place.device;
-                                 const auto own = std::pair(place.file, device);
+                                 const auto own = std::pair(place.file, place.device);
                                  if ((record.flags & kReplicated) != 0)
                                    return program.says.try_emplace(record.site, own).first->second != own;
                                  if (files_.size() == 1) return false;

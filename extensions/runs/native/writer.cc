@@ -266,6 +266,8 @@ void Writer::take(const RecordHeader &header, const Span *spans, size_t count) n
       RecordHeader record = header;
       record.size = static_cast<uint32_t>(size);
       record.reply = static_cast<uint32_t>(at / file->segment);
+      if (header.reply != 0 && header.kind == Kind::kUnordered && (header.flags & kReplicated) != 0)
+        record.device = kAllDevices; // one device asks for all: the first to come to this call
       if (header.time == 0) record.time = UnixTime();
       Checksum sum(file->seed, at);
       std::byte *to = Append(entry + offsetof(EntryHeader, record), sum, &record, sizeof record);

@@ -51,6 +51,21 @@ def test_records_are_those_of_a_capture(path):
     assert (process.torn, process.lost, process.unknown, process.is_closed) == (0, 0, 0, True)
 
 
+def test_unordered_calls_for_results_are_read_whichever_device_asks(path):
+    """Each call has one record, of the device that comes first."""
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = jax.device_put(jnp.zeros(2), jax.NamedSharding(mesh, jax.P("i")))
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+
+    def turn(_, total):
+        return total + fx.callback(lambda: np.float32(1), shape, ordered=False)
+
+    with fx.record(path):
+        y = fx.jit(lambda x: jax.lax.fori_loop(0, 40, turn, 0.0) + x)(x)
+        fx.effects_barrier()
+    assert y[0] == 40 and len(fx.runs.read(path)) == 40
+
+
 def test_values_are_read_whole(path):
     """Arrays of every size and kind, by records and as columns."""
     values = [np.arange(5, dtype=np.int8), np.float64(2.5), np.ones((300, 300), np.float32), np.zeros((0, 3), bool)]
