@@ -106,7 +106,7 @@ class _Wait(NamedTuple):
 
     what: str
     says: str = ""
-    alike: tuple[Any, ...] = ()  # waits with the same key are shown as one, with a count; default: `what` and `says`
+    alike: tuple[Any, ...] = ()  # the key of waits shown as one, with a count; empty: `what` and `says` are the key
     stack: tuple[str, ...] = ()
 
 
