@@ -11,7 +11,7 @@ from typing import Any
 
 from effects import _errors as errors
 from effects._jax import patches
-from effects.lowering.holders import others
+from effects.lowering.holders import conversion
 from effects.lowering.summary import effects_of
 
 MSG_IN_CUSTOM_PARTITIONING = (
@@ -27,7 +27,7 @@ def _refusing_effects(abstract_eval: Callable[..., Any]) -> Callable[..., Any]:
 
     def rule(*avals: Any, call: Any, **params: Any) -> Any:
         effects = effects_of(call.effects)
-        if effects and not others().are_all_of([call]):
+        if effects and not conversion().all_converted([call]):
             names = ", ".join(sorted(f"`{effect}`" for effect in effects))
             function = call.jaxpr.debug_info.func_src_info  # its name and source line
             raise errors.MissingTokenRule(MSG_IN_CUSTOM_PARTITIONING.format(effects=names, function=function))

@@ -19,8 +19,8 @@ from effects import _errors as errors
 from effects import _jax
 from effects._config import config
 from effects._jax import patches
-from effects._model.after import after_p
 from effects._model.callback import HostCall
+from effects._model.dependency import dependency_p
 from effects._model.device import PLATFORMS
 from effects._model.effect import Order, token_key
 from effects._model.primitive import effect_p
@@ -480,7 +480,7 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     enter_p: enter_lowering,
     leave_p: leave_lowering,
     skip_p: skip_lowering,
-    after_p: after_lowering,
+    dependency_p: after_lowering,
 }
 """By primitive, where handlers can be called."""
 

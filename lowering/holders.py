@@ -277,11 +277,11 @@ def _rewritten(jaxpr: Any, through: Pass, consts: tuple[Any, ...], state: tuple[
     return _jax.trace_to_jaxpr(body, [*consts, *avals[:after], *state, *avals[after:]], like=jaxpr)
 
 
-# Effects that are not ours to begin with, such as JAX's own callbacks. Passes ignore them until they are taken over.
+# Foreign effects, such as JAX's own callbacks. Passes ignore them until they are converted.
 
 
-class Others:
-    """The conversion of others' effects to ours, and back. This class converts nothing."""
+class EffectConversion:
+    """The conversion of foreign effects to ours, and back. This class converts nothing."""
 
     def tracing(self) -> AbstractContextManager[Any]:
         """In force while a function is traced for `fx.jit`."""
@@ -291,30 +291,30 @@ class Others:
         """In force while a function of `fx.jit` is called under another trace."""
         return nullcontext()
 
-    def take_over(self, jaxpr: Any) -> Any:
-        """A jaxpr, with constants, in which others' effects are ours wherever tokens can be threaded."""
+    def convert(self, jaxpr: Any) -> Any:
+        """Converts foreign effects of a closed jaxpr wherever tokens can be threaded."""
         return jaxpr
 
-    def are_all_of(self, jaxprs: Sequence[Any]) -> bool:
-        """True if these jaxprs have effects of ours, and all were others'."""
+    def all_converted(self, jaxprs: Sequence[Any]) -> bool:
+        """True if these jaxprs have effects of ours, and all were converted."""
         return False
 
-    def give_back(self, eqn: Any) -> Any:
-        """An equation in whose jaxprs the effects that were others' are theirs again."""
+    def restore(self, eqn: Any) -> Any:
+        """Converts effects in the jaxprs of an equation back."""
         return eqn
 
 
-_others = Others()
+_conversion = EffectConversion()
 
 
-def others() -> Others:
+def conversion() -> EffectConversion:
     """The conversion in force."""
-    return _others
+    return _conversion
 
 
-def set_others(new: Others) -> None:
-    global _others
-    _others = new
+def set_conversion(new: EffectConversion) -> None:
+    global _conversion
+    _conversion = new
 
 
 # The holders of JAX's own primitives.

@@ -12,7 +12,7 @@ from jax.experimental import io_callback
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.after import after_p
+from effects._model.dependency import dependency_p
 from effects._model.effect import Order
 from effects._model.filter import LOGGER
 from effects._model.primitive import effect_p
@@ -100,7 +100,7 @@ def lower_without_order(ctx: Any, operands: Sequence[Any], site: Site) -> Any:
         say_once(site)
         call = functools.partial(_call_without_order, site, _publisher(site, register_site(ctx, site)))
     else:
-        call = functools.partial(origin.give_back, site)
+        call = functools.partial(origin.restore, site)
     return _jax.mlir.lower_fun(lambda *operands: call(operands))(ctx, *operands)
 
 
@@ -129,6 +129,6 @@ LOWERINGS: dict[_jax.Primitive, Callable[..., Any]] = {
     enter_p: enter_lowering,
     leave_p: leave_lowering,
     skip_p: lambda ctx, token, count: [token],
-    after_p: lambda ctx, *operands, tokens: operands[tokens:],  # without handlers no region waits
+    dependency_p: lambda ctx, *operands, tokens: operands[tokens:],  # without handlers no region waits
 }
 """By primitive."""

@@ -22,12 +22,12 @@ from jax.sharding import PartitionSpec
 from effects import _errors as errors
 from effects import _jax
 from effects._config import config
-from effects._model.after import after
 from effects._model.callback import HostCall
+from effects._model.dependency import add_dependency
 from effects._model.device import publishes_natively
 from effects._model.effect import OF_JAX, ON_DEVICE, is_numbered
 from effects._model.wire import REPLICA_TOKEN_LENGTH
-from effects.lowering.holders import others
+from effects.lowering.holders import conversion
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.regions import InRegion, ends_program, in_region, inside, static_effect_counts
 from effects.lowering.summary import effects_of, is_ordered_record, summarize
@@ -96,9 +96,9 @@ def _shard_map_token_rule(
     replica_axes = _jax.region_axes(mesh, newly_manual_axes)[1]
     if refused := _refusal(jaxpr, mesh, bool(replica_axes)):
         have_no_order = all(x.name in OF_JAX or not x.ordered for x in effects_of(jaxpr.effects))
-        if others().are_all_of([jaxpr]) or (refused[0] is MSG_REGION_WITHOUT_NATIVE and have_no_order):
+        if conversion().all_converted([jaxpr]) or (refused[0] is MSG_REGION_WITHOUT_NATIVE and have_no_order):
             closed = {key: close_p.bind(token) if ctx.edges.closes else token for key, token in tokens.items()}
-            return closed, list(_jax.bind(others().give_back(ctx.eqn), args))
+            return closed, list(_jax.bind(conversion().restore(ctx.eqn), args))
         message, has_effects = refused
         names, where = _described(ctx, has_effects)
         raise errors.MissingTokenRule(message.format(effects=names, where=where))
@@ -182,7 +182,7 @@ def region_of(
         tokens = [after_all[key] for key in keys]
         if counts and not edges.leaves:
             tokens = leave_p.bind(*tokens, *around, ordered=ordered)
-        return (*tokens, *(after(tokens, outs) if may_diverge else outs))  # XLA may all-gather them
+        return (*tokens, *(add_dependency(tokens, outs) if may_diverge else outs))  # XLA may all-gather them
 
     return region
 

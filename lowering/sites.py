@@ -260,9 +260,25 @@ def register_site(ctx: Any, site: Site) -> object:
     claim = known_sites.register(site.portable)
     # JAX cannot export a program that keeps a Python object, so the claim is kept by `fx.Exported`, which calls the
     # program.
-    if not (_jax.is_for_export(ctx) and site.content.is_portable):
+    if _jax.is_for_export(ctx) and site.content.is_portable:
+        exported_sites.sites.add(site.portable)
+    else:
         _jax.keep_with_program(ctx, claim)
     return claim
+
+
+class _ExportedSites(threading.local):
+    """The sites of what this thread has lowered for export since `take`."""
+
+    def __init__(self) -> None:
+        self.sites: set[Site] = set()
+
+    def take(self) -> set[Site]:
+        taken, self.sites = self.sites, set()
+        return taken
+
+
+exported_sites = _ExportedSites()
 
 
 def refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:

@@ -18,11 +18,11 @@ import jax
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.after import after
+from effects._model.dependency import add_dependency
 from effects._model.effect import UNORDERED, Effect, registered_effects, token_keys
 from effects._model.primitive import result_avals
 from effects._model.site import Site
-from effects.lowering.holders import Extra, find_holder, others, registering
+from effects.lowering.holders import Extra, conversion, find_holder, registering
 from effects.lowering.regions import InRegion, communicates, in_region, inside, joins_error_vote
 from effects.lowering.summary import effects_of, is_collective, is_ordered_record, summarize
 
@@ -282,7 +282,7 @@ def change_programs(change: Callable[[Any], Any]) -> None:
 def checked_jaxpr(jaxpr: Any) -> Any:
     """Closes a jaxpr, converts JAX's own callbacks to effects, and applies the registered changes of programs. Raises
     if the jaxpr misuses futures or references."""
-    jaxpr = others().take_over(_jax.closed_jaxpr(jaxpr))
+    jaxpr = conversion().convert(_jax.closed_jaxpr(jaxpr))
     for change in _changes:
         jaxpr = change(jaxpr)
     for passes in passes_of(summarize(jaxpr).effects):
@@ -354,14 +354,14 @@ def thread_tokens(
 
     def bind_threaded(eqn: Any, operands: list[Any]) -> Sequence[Any]:
         effects, rule, call = effects_of(eqn.effects), find_rule(eqn.primitive), next(calls)
-        # JAX's own callbacks were converted by `take_over`. They are converted back if the equation has no other
-        # effects, and its primitive has no rule or does not declare its effects: JAX can lower them there itself.
-        has_jaxs_only = (rule is None or not effects) and others().are_all_of(list(_jax.jaxprs_in(eqn.params)))
+        # Converted callbacks of JAX's are restored if the equation has no other effects, and its primitive has no rule
+        # or does not declare its effects: JAX can lower them there itself.
+        has_jaxs_only = (rule is None or not effects) and conversion().all_converted(list(_jax.jaxprs_in(eqn.params)))
         is_threaded = bool(effects) and not has_jaxs_only
         if after_effects and (is_collective(eqn) or joins_error_vote(eqn) if is_threaded else communicates(eqn)):
-            operands = after(tokens.values(), operands)
+            operands = add_dependency(tokens.values(), operands)
         if not is_threaded:
-            eqn = others().give_back(eqn) if has_jaxs_only else eqn
+            eqn = conversion().restore(eqn) if has_jaxs_only else eqn
             refuse_hidden_effects(eqn)
             return _jax.bind(eqn, operands)
         effects = effects.union(*(effects_of(other.effects) for other, _ in ahead))
@@ -369,7 +369,7 @@ def thread_tokens(
         is_first = first is (ahead[0][0] if ahead else eqn)
         edges_of_one = edges.part(is_first, eqn is last)
         own_outer_token = outer_token if edges_of_one.leaves and not edges_of_one.enters else None
-        with_it = [(other.params["site"], others) for other, others in ahead]
+        with_it = [(other.params["site"], its_operands) for other, its_operands in ahead]
         ahead.clear()
         ctx = TokenContext(
             eqn, effects, len(eqn.outvars), call, edges_of_one, with_it, own_outer_token, _thread, _threaded, _carry

@@ -30,7 +30,7 @@ from effects.dispatch.runtime.output_tokens import failure_in, failures_of
 from effects.dispatch.runtime.parts import log_capacity_needed
 from effects.dispatch.runtime.runtime import effects_barrier, runtime
 from effects.dispatch.runtime.streams import Stream, several_devices
-from effects.lowering.holders import others
+from effects.lowering.holders import conversion
 from effects.lowering.native_module import native
 from effects.lowering.tokens import TOKEN_NAME
 
@@ -79,7 +79,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
 
     def _call(self, /, *args: Any, **kwargs: Any) -> Any:
         if not runs_now():
-            with others().tracing_inside():
+            with conversion().tracing_inside():
                 return self._without_tokens(*args, **kwargs)
         try:
             _lower_attention()

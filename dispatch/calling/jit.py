@@ -19,7 +19,7 @@ from effects._jax import api_boundary
 from effects._model.wire import ProgramTraits
 from effects.dispatch.calling.dispatcher import Dispatcher
 from effects.dispatch.calling.programs import JitOptions, programs_of, runtime_token_for, trace, with_program_of_ours
-from effects.lowering.holders import others
+from effects.lowering.holders import conversion
 from effects.lowering.summary import summarize
 
 P = ParamSpec("P")
@@ -139,7 +139,7 @@ class JitFunction(Dispatcher[P, R]):
     @api_boundary
     def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
         """Returns the shapes and types of the results, as `jax.jit(f).eval_shape` does. No effect happens."""
-        with others().tracing():
+        with conversion().tracing():
             return self._without_tokens.eval_shape(*args, **kwargs)
 
     def clear_cache(self) -> None:

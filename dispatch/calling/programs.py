@@ -23,7 +23,7 @@ from effects._jax import arguments_of_jit, count_fast_paths, forget_fast_paths
 from effects._model.effect import domain_number, token_key, token_keys
 from effects._model.wire import TOKEN_LENGTH, ProgramTraits
 from effects.dispatch.runtime.runtime import runtime
-from effects.lowering.holders import others
+from effects.lowering.holders import conversion
 from effects.lowering.native_module import native
 from effects.lowering.summary import Summary, summarize
 from effects.lowering.tokens import (
@@ -181,7 +181,7 @@ def make_threaded(traceable: Any, jitted: Any) -> Any:
 
 def trace(traceable: Any, args: Any, kwargs: Any) -> Any:
     """Traces a jitted function, with JAX's own callbacks as effects of ours."""
-    with others().tracing():
+    with conversion().tracing():
         return traceable.trace(*args, **kwargs)
 
 
@@ -333,7 +333,7 @@ class Programs:
             lambda *_, **__: WRONG_PROGRAM_KIND,
             self._is_plain,
             WRONG_PROGRAM_KIND,
-            lambda: others().tracing(),
+            lambda: conversion().tracing(),
         )
 
     def _jit_threaded(self, threaded: Callable[..., Any], **options: Any) -> Any:

@@ -9,7 +9,7 @@ namespace effects {
 
 // Increased when the signature of a function of the native module changes, or a name of the wire. Python expects the
 // number in effects/_model/native.py.
-inline constexpr int kInterface = 44;
+inline constexpr int kInterface = 45;
 
 // Tokens
 

@@ -269,7 +269,7 @@ class Drain:
         batch: Any = self._direct.next_batch(wait_for_nested, nested)  # plain tuples: `Batch` and `Item` take time
         if batch is None:
             return False, True, False
-        items, finished, settled, forgotten, run, domain, number, stopped = batch
+        items, finished, complete, forgotten, run, domain, number, stopped = batch
         # Looked up now: another thread may lead, and end these epochs, before all is replayed.
         calls = [self._call_of(item[_THREAD], item[_EPOCH]) for item in items]
         at, leads = 0, True
@@ -279,13 +279,13 @@ class Drain:
             self._failures.take_from_host_functions()
         if run is not None:
             self.runs[id(items)] = run, number, items, self._keys_of(items, calls, at, domain)
-        for thread, epoch, left in settled:
+        for thread, epoch, left in complete:
             if (stream := self._streams.get(thread)) is not None:
-                stream.settled[epoch] = left
+                stream.unreleased[epoch] = left
         if finished:
             self._end_epochs([each for each in finished if each[0] != run])
             finished = [each for each in finished if each[0] == run]
-        elif settled:
+        elif complete:
             native.advance(0)
         if run is not None:
             leads = self._replay_run(items, calls, at, run, number, finished, wait_for_nested)

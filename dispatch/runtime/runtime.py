@@ -90,7 +90,7 @@ class Waiting:
         for stream in which:
             if nested and stream not in streams_here and self._drain.has_functions_of(stream.thread):
                 continue  # its stream continues when these functions have returned, and this may be one of them
-            if stream.held_for == PLAIN_THREAD and stream not in streams_here:
+            if stream.async_caller == PLAIN_THREAD and stream not in streams_here:
                 continue  # held until a done, which may never come: this thread's programs of JAX are over
             numbers = list(stream.calls)
             # An ignored call is this thread's, or may never return. Its epoch and later ones wait for it.
@@ -110,7 +110,7 @@ class Waiting:
         def is_over(stream: Stream, number: int) -> bool:
             if number not in stream.calls:
                 return True
-            left = stream.settled.get(number) if keys else None
+            left = stream.unreleased.get(number) if keys else None
             return left is not None and left.isdisjoint(keys) and not self._drain.replays(stream.thread, keys)
 
         def done() -> bool:

@@ -104,7 +104,7 @@ class Stream:
     `eager` is keyed by epoch number: the sites of effects outside of programs. A site is kept for its epoch only, since
     every call may make a new site.
 
-    `settled` is keyed by epoch number: for an epoch that is complete but waits for other epochs or for running
+    `unreleased` is keyed by epoch number: for an epoch that is complete but waits for other epochs or for running
     functions, the order domains that still hold records. Drain threads write.
 
     `entering` is keyed by epoch number: the functions of calls from Python code that have not returned, each with the
@@ -113,7 +113,7 @@ class Stream:
     `dispatching` holds the numbers of the epochs whose calls have not returned, the outermost first. It belongs to the
     calling thread, which writes it.
 
-    `held_for` is the number of the thread that started the asynchronous callback which runs in this stream, else None.
+    `async_caller` is the number of the thread that started the asynchronous callback running in this stream, else None.
     While it is set, the effects of the stream are held back; `fx.async_done` releases them.
     """
 
@@ -126,10 +126,10 @@ class Stream:
     call_plain: Callable[[native.Caller, Any, tuple[Any, ...], dict[str, Any]], Any]
     set_here: Callable[[], None]
 
-    def __init__(self, thread: int, launching: Any):
-        """`launching`: the lock for launches on several devices; None if this stream launches without the lock."""
+    def __init__(self, thread: int, launch_lock: Any):
+        """`launch_lock`: the lock for launches on several devices; None if this stream launches without the lock."""
         self.thread = thread
-        self._native = native.Stream(thread, StreamHost(thread), Array, launching, WouldTrace)
+        self._native = native.Stream(thread, StreamHost(thread), Array, launch_lock, WouldTrace)
         self.open, self.token, self.call = self._native.open, self._native.token, self._native.call
         self.call_plain, self.set_here = self._native.call_plain, self._native.set_here
         self.calls: dict[int, Any] = self._native.calls
@@ -137,20 +137,20 @@ class Stream:
         self.unpolled: dict[int, tuple[str, ProgramTraits, Any]] = self._native.unpolled
         self.stacks: dict[int, Any] = self._native.stacks
         self.eager: dict[int, Site] = {}
-        self.settled: dict[int, set[int]] = {}
+        self.unreleased: dict[int, set[int]] = {}
         self.entering: dict[int, tuple[Any, int]] = {}
-        self.is_nested: bool = launching is None
+        self.is_nested: bool = launch_lock is None
         self.dispatching: list[int] = self._native.dispatching
-        self.held_for: int | None = None
+        self.async_caller: int | None = None
         self._ended = -1  # the number of the newest program that was seen to be over
 
     def hold(self, caller: int) -> None:
-        self.held_for = caller
+        self.async_caller = caller
         native.hold(self.thread)
 
     def let_go(self) -> None:
         native.let_go(self.thread)
-        self.held_for = None  # last: then the stream may be forgotten
+        self.async_caller = None  # last: then the stream may be forgotten
 
     @property
     def newest_calling(self) -> int:
@@ -219,8 +219,8 @@ class Stream:
                 self.eager.pop(number, None)
             if self.stacks:
                 self.stacks.pop(number, None)
-            if self.settled:
-                self.settled.pop(number, None)
+            if self.unreleased:
+                self.unreleased.pop(number, None)
 
 
 def traits_of(stream: Stream, number: int) -> ProgramTraits | None:
@@ -238,14 +238,14 @@ class SharedStream(Stream):
 
     is_shared: bool = True
 
-    def __init__(self, thread: int, launching: Any, this_thread: Callable[[], object]):
+    def __init__(self, thread: int, launch_lock: Any, this_thread: Callable[[], object]):
         """`this_thread()`: the `UserThread` that calls."""
         self._dispatching: dict[int, list[int]] = {}  # by the thread's identity
         self._threads: dict[int, object] = {}
         """By epoch number, the `UserThread`. TODO: what `drop` keeps for a poll is never removed, some 100 bytes."""
         self._this_thread = this_thread
-        self._launching = launching
-        super().__init__(thread, launching)
+        self._launch_lock = launch_lock
+        super().__init__(thread, launch_lock)
         self.open: Callable[[native.Caller, list[int]], int] = self._open
 
     def _open(self, caller: native.Caller, dispatching: list[int]) -> int:
@@ -266,7 +266,7 @@ class SharedStream(Stream):
         """Devices run programs in launch order, and a program that waits for a callback blocks those launched after it.
         The callback waits for all epochs before its own. So programs must be launched in the order of their epochs, or
         they deadlock. Ordered handlers run in launch order too, on any number of devices."""
-        return self._launching if calls_handlers or several_devices() else _NO_LOCK
+        return self._launch_lock if calls_handlers or several_devices() else _NO_LOCK
 
     @property
     def dispatching(self) -> list[int]:  # type: ignore[override]
@@ -404,18 +404,18 @@ class Streams:
     """The streams whose thread lives or that have open epochs, by the number of their thread. Any thread adds its own;
     the drain's leader removes.
 
-    `launching` is held while a program is launched on several devices. Otherwise two threads' programs may be queued in
-    different orders on the devices and deadlock, each waiting for the other in a collective or for a free thread.
+    `launch_lock` is held while a program is launched on several devices. Otherwise two threads' programs may be queued
+    in different orders on the devices and deadlock, each waiting for the other in a collective or for a free thread.
 
     `orders` are the values of the setting `order` that have been in force. A thread has a stream for each value, and
     nothing orders these streams among themselves.
     """
 
     def __init__(self) -> None:
-        self.launching: Any = threading.RLock()
+        self.launch_lock: Any = threading.RLock()
         self.orders: set[str] = set()
         self._local = threading.local()  # `stream`: the thread's stream; the rest is described below
-        self._shared = SharedStream(0, self.launching, self.this_thread)
+        self._shared = SharedStream(0, self.launch_lock, self.this_thread)
         self._use_shared = False
         self._by_thread: dict[int, Stream] = {0: self._shared}
         self.get: Callable[[int], Stream | None] = self._by_thread.get
@@ -460,14 +460,14 @@ class Streams:
         return vars(self._local).get("stream", self._shared)
 
     def _make(self, nested: bool = False) -> Stream:
-        stream = self._add(self.nested_numbers, None) if nested else self._add(self.numbers, self.launching)
+        stream = self._add(self.nested_numbers, None) if nested else self._add(self.numbers, self.launch_lock)
         self._local.stream = stream
         stream.set_here()
         self._local.owner = _Owner()
         weakref.finalize(self._local.owner, self._ended.add, stream.thread).atexit = False
         return stream
 
-    def _add(self, numbers: Numbers, launching: Any) -> Stream:
+    def _add(self, numbers: Numbers, launch_lock: Any) -> Stream:
         """Adds a stream with the next free number. `setdefault` is atomic. Otherwise:
 
         1. A thread finds a number free.
@@ -478,7 +478,7 @@ class Streams:
             number, again = numbers.take()
             if number in self._ended or (again and self.is_named(number)):
                 continue
-            stream = Stream(number, launching)
+            stream = Stream(number, launch_lock)
             if self._by_thread.setdefault(number, stream) is stream:
                 if again:
                     native.number_anew(number)
@@ -516,13 +516,13 @@ class Streams:
             return this
 
     def begin_trace(self, by_hand: bool = False) -> None:
-        """Called before the user's function is traced, or evaluated without jit (`by_hand`). Releases `launching`,
+        """Called before the user's function is traced, or evaluated without jit (`by_hand`). Releases `launch_lock`,
         since the function may wait for other threads. Raises `WouldTrace` where tracing is forbidden."""
         if native.take_tracing_forbidden() and not by_hand:
             raise WouldTrace
-        if self.launching._is_owned() and not self._shared.dispatching:
+        if self.launch_lock._is_owned() and not self._shared.dispatching:
             # The lock is held only during a launch, so JAX has evicted the compiled program since it was looked up.
-            self.launching._release_save()  # as `threading.Condition` does
+            self.launch_lock._release_save()  # as `threading.Condition` does
 
     def nest_this_thread(self) -> Stream:
         """Makes a stream for the calling thread, which is a drain thread. Programs of this stream wait for no other
@@ -564,7 +564,7 @@ class Streams:
         """
         for thread in [*self._ended]:
             stream = self._by_thread[thread]
-            is_open = stream.calls or stream.unpolled or stream.held_for is not None
+            is_open = stream.calls or stream.unpolled or stream.async_caller is not None
             if not is_open and stream.running_newest() is None:
                 native.forget(thread)
                 del self._by_thread[thread]

@@ -12,9 +12,9 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.after import after
 from effects._model.callback import HostCall
 from effects._model.content import Content, Report, described_by
+from effects._model.dependency import add_dependency
 from effects._model.effect import PROGRAM, Effect, host_effect, register_effect
 from effects._model.filter import ALWAYS, Filter, choose
 from effects._model.function import HostFunction, register_callback
@@ -320,4 +320,4 @@ def error_if(
         ended = end(*operands)
     else:
         ended = jax.lax.cond(is_wrong, end, lambda *_: _jax.as_per_device(jnp.int32(0)), *operands)
-    return jax.tree.unflatten(structure, after([ended], [jnp.asarray(leaf) for leaf in leaves]))
+    return jax.tree.unflatten(structure, add_dependency([ended], [jnp.asarray(leaf) for leaf in leaves]))

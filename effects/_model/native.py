@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-INTERFACE = 44
+INTERFACE = 45
 """The interface version, which must equal `kInterface` in `dispatch/native/wire.h`."""
 
 MSG_NATIVE_MISSING = (

@@ -112,7 +112,7 @@ class Origin(Protocol):
         """The `ordered` that the user wrote."""
         ...
 
-    def give_back(self, site: Site, operands: Sequence[Any]) -> list[Any]:
+    def restore(self, site: Site, operands: Sequence[Any]) -> list[Any]:
         """Binds the original primitive again, to the operands of a site."""
         ...
 

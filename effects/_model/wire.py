@@ -211,7 +211,7 @@ class Batch(NamedTuple):
 
     items: list[Any]  # `Item`s
     finished: list[tuple[int, int, int]]  # runs of epochs that have ended: (thread, first, count)
-    settled: list[tuple[int, int, set[int]]]  # `(thread, epoch, domains)`: see `Stream.settled`
+    complete: list[tuple[int, int, set[int]]]  # `(thread, epoch, domains)`: see `Stream.unreleased`
     forgotten: list[int]  # sites without further records
     run: int | None  # the thread of the batch's records for Python; None: there are none
     domain: int  # the number of their order domain

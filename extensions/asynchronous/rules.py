@@ -18,7 +18,7 @@ import numpy as np
 
 from effects import _errors as errors
 from effects import _jax
-from effects._model.after import after
+from effects._model.dependency import add_dependency
 from effects._model.effect import leave_order_to_device, token_key
 from effects._model.operand import stored_dtype
 from effects._model.primitive import effect_p
@@ -220,7 +220,7 @@ def _exchange_and_keep(token: Any, rank: Any, group: Any, *sent: Any, operation:
     The collective depends on the token, and so on all operations started before it: all devices reach them in one
     order.
     """
-    sent = after([token], sent)
+    sent = add_dependency([token], sent)
     if operation.receivers is None:
         values = [jax.lax.all_to_all(value, operation.axes, 0, 0) for value in sent]
     else:
@@ -234,7 +234,7 @@ def _exchange_and_keep(token: Any, rank: Any, group: Any, *sent: Any, operation:
 def _update_token_rule(
     ctx: TokenContext, tokens: Tokens, ticket: Any, *, operation: Operation
 ) -> tuple[Tokens, list[Any]]:
-    (ticket,) = after([tokens[_KEY]], [ticket])
+    (ticket,) = add_dependency([tokens[_KEY]], [ticket])
     return tokens, [ticket]
 
 
@@ -247,9 +247,9 @@ def _done_token_rule(
         return {_KEY: token}, outs
     # The done has a place in two orders: that of the host's effects, and that of the asynchronous operations.
     key = token_key(operation.site.effect)
-    (own,) = after([tokens[_KEY]], [tokens[key]])
+    (own,) = add_dependency([tokens[_KEY]], [tokens[key]])
     returned, outs = bind_record(ctx, {key: own}, operands, operation.site)
-    (token,) = after([returned[key]], [tokens[_KEY]])
+    (token,) = add_dependency([returned[key]], [tokens[_KEY]])
     return {**returned, _KEY: token}, outs
 
 

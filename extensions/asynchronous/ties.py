@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from effects import _jax
-from effects._model.after import after
+from effects._model.dependency import add_dependency
 from effects._model.effect import token_key
 from effects.extensions.asynchronous.operation import HostStartOp
 from effects.extensions.asynchronous.primitives import (
@@ -51,7 +51,7 @@ class ScheduleTies:
         operands = list(operands)
         if is_asynchronous(eqn):
             if self._given:
-                (token,) = after(map(self.last, self._given.values()), [tokens[_KEY]])
+                (token,) = add_dependency(map(self.last, self._given.values()), [tokens[_KEY]])
                 tokens, self._given = {**tokens, _KEY: token}, {}
             return [*map(self.last, operands)], tokens
         if self._under_way > 0:
@@ -59,7 +59,7 @@ class ScheduleTies:
                 self._token, self._tied = token, set()
             new = [x for x, atom in zip(operands, eqn.invars, strict=True) if self._is_new(x, atom)]
             new = list({id(x): x for x in new}.values())
-            for x, tied in zip(new, after([token], [*map(self.last, new)]), strict=True):
+            for x, tied in zip(new, add_dependency([token], [*map(self.last, new)]), strict=True):
                 self._tie(x, tied)
             if eqn.outvars and not _takes_references(eqn):  # a value for a reference may be computed later
                 for x in operands:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.after import after
+from effects._model.dependency import add_dependency
 from effects._model.effect import Effect, jax_effects, leave_order_to_device, register_effect, token_key
 from effects._model.line import Line
 from effects._model.operand import flat_arguments
@@ -71,11 +71,11 @@ _jax.need_devices([publish_note_p], always=True)
 def _note_token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, note: Any) -> tuple[Tokens, list[Any]]:
     ticket, values, token = ([], operands, tokens[_KEY]) if note else (operands[:1], operands[1:], tokens[_KEY])
     if jax.sharding.get_abstract_mesh().manual_axes:  # XLA copies a value that is also used without a dependency
-        token, *values = after([], [token, *values])
+        token, *values = add_dependency([], [token, *values])
     elif values:  # the results of a program, which XLA's partitioner may distribute
-        [token] = after(values, [token])
+        [token] = add_dependency(values, [token])
     *ticket, token = publish_note_p.bind(token, *ticket, note=note)
-    return {_KEY: token}, [*ticket, *(after(ticket, values) if note else values)]
+    return {_KEY: token}, [*ticket, *(add_dependency(ticket, values) if note else values)]
 
 
 def _lower_note(ctx: Any, token: Any, *ticket: Any, note: Any) -> Any:
@@ -103,7 +103,7 @@ def note_programs() -> None:
     change_programs(_noted_program)
 
 
-# A cache must not give back the jaxpr that it was asked for: see `extensions/jax_callbacks/taking_over.py`.
+# A cache must not give back the jaxpr that it was asked for: see `extensions/jax_callbacks/conversion.py`.
 @_jax.weakref_lru_cache
 def _noted_program(jaxpr: Any) -> Any:
     name, _, line = (jaxpr.jaxpr.debug_info.func_src_info or "?").rpartition(" at ")

@@ -21,7 +21,8 @@ from effects._model.site import Site
 from effects.dispatch.calling.jit import JitCall, JitFunction, jit
 from effects.dispatch.calling.programs import RUNTIME_TOKEN, jit_with_all_tokens
 from effects.extensions.export.exported import Exported, errors_count_users_arguments
-from effects.lowering.holders import others
+from effects.lowering.holders import conversion
+from effects.lowering.sites import exported_sites
 from effects.lowering.summary import summarize
 
 MSG_EXPORT_NODE = (
@@ -99,10 +100,10 @@ def export(
     def do_export(*args: Any, **kwargs: Any) -> Exported:
         call = JitCall.of(function)
         _jax.check_symbolic_scopes(call.fun, args, kwargs)  # its error counts no tokens here, ahead of the threading
-        jaxpr = others().take_over(_jax.closed_jaxpr(function.trace(*args, **kwargs).jaxpr))
+        jaxpr = conversion().convert(_jax.closed_jaxpr(function.trace(*args, **kwargs).jaxpr))
         summary = summarize(jaxpr)
         effects = summary.effects
-        sites = sorted({site.portable for site in summary.sites}, key=lambda site: site.id)
+        sites = {site.portable for site in summary.sites}
         for site in sites:
             _check_site(call.name, site)
         if any(map(_jax.is_reference_type, jaxpr.in_avals)) or any(map(_jax.is_reference, jaxpr.consts)):
@@ -114,11 +115,14 @@ def export(
             disabled_checks=(*disabled_checks, *_CHECKS),
             **options,
         )
+        exported_sites.take()
         with errors_count_users_arguments():
             exported = do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs)
+        # Records have the sites as they were lowered: with a kernel's place in its grid, or with the bounds of shards.
+        sites |= exported_sites.take()
         if keys and exported.nr_devices > 1 and jax.process_count() > 1:
             raise errors.unsupported(MSG_EXPORT_OF_PROCESSES.format(program=exported.fun_name))
-        return Exported(exported, effects, sites)
+        return Exported(exported, effects, sorted(sites, key=lambda site: site.id))
 
     return do_export
 

@@ -77,10 +77,7 @@ class Exported:
         self._threaded = threaded
         self._effects = effects
         self._sites = tuple(sites)
-        # A program exported for several devices is for one process, which lowering adds to the sites.
-        several = sites if threaded.nr_devices > 1 else ()
-        lowered = (dataclasses.replace(s.in_shards if s.per_shard else s, processes=(0,)) for s in several)
-        self._claims = [*map(runtime.sites.register, (*sites, *lowered))]
+        self._claims = [*map(runtime.sites.register, sites)]
         self._keys = token_keys(effects)
         program = copy.copy(self)  # without `call`: JAX would keep it alive forever
 

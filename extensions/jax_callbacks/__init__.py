@@ -1,7 +1,7 @@
 """`jax.debug.print` and JAX's other callbacks, in a function that `fx.jit` compiles: each becomes an effect."""
 
 from effects._model.content import described_later
-from effects.extensions.jax_callbacks import taking_over as taking_over
+from effects.extensions.jax_callbacks import conversion as conversion
 
 _PAGE = "docs/how-to/migrating.md"
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.after import after
+from effects._model.dependency import add_dependency
 from effects._model.effect import JAX_FFI, jax_effects, token_key
 from effects._model.wire import STREAM
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
@@ -38,8 +38,8 @@ def _token_rule(ctx: TokenContext, tokens: Tokens, *operands: Any, **params: Any
     key = token_key(JAX_FFI)
 
     def make(token: Any, *operands: Any) -> list[Any]:
-        outs = bind_native(*after([token], operands), **params)
-        return [*after(outs, [token]), *outs]
+        outs = bind_native(*add_dependency([token], operands), **params)
+        return [*add_dependency(outs, [token]), *outs]
 
     def leave_out(token: Any, *operands: Any) -> list[Any]:
         return [token, *(jnp.zeros(atom.aval.shape, atom.aval.dtype) for atom in ctx.eqn.outvars)]

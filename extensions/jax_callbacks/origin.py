@@ -22,7 +22,7 @@ class JaxCall:
     dtypes: tuple[Any, ...]  # of its operands
     ordered: bool  # as the user wrote it
 
-    def give_back(self, site: Site, operands: Sequence[Any]) -> list[Any]:
+    def restore(self, site: Site, operands: Sequence[Any]) -> list[Any]:
         """Binds JAX's own primitive to a site's operands, with JAX's semantics: under `vmap` by JAX's rule, and in all
         lanes, inactive ones included."""
         values = operands[len(operands) - len(self.dtypes) :]

@@ -27,7 +27,7 @@ from effects.extensions.kernels.api import DEFAULT_CAPACITY
 from effects.extensions.kernels.grid import LANES
 from effects.extensions.kernels.log import COUNTS, KernelLog, grown, need_of, order_of
 from effects.extensions.kernels.log_writer import LogWriter
-from effects.lowering.holders import others
+from effects.lowering.holders import conversion
 from effects.lowering.rewrite import rewritten, with_jaxprs
 from effects.lowering.summary import summarize
 
@@ -213,7 +213,7 @@ def _logged_kernel_abstract_eval(
 def leave_to_jax(eqn: Any, args: Sequence[Any], site: Site) -> Sequence[Any]:
     """Binds a kernel all of whose effects are JAX's own callbacks as JAX does, and says so in the log."""
     LOGGER.warning(MSG_LEFT_TO_JAX.format(effect=site.effect.name, where=site.where))
-    return _jax.bind(others().give_back(eqn), args)
+    return _jax.bind(conversion().restore(eqn), args)
 
 
 def _logged_kernel_lowering(

@@ -33,7 +33,7 @@ from effects.extensions.kernels.log_rules import (
     logged_sites,
 )
 from effects.lowering.effect import bind_record
-from effects.lowering.holders import Extra, holds_of_jax, others
+from effects.lowering.holders import Extra, conversion, holds_of_jax
 from effects.lowering.masks import MaskContext, call_lanes, lanes_of, mask_effects, register_mask_rule, takes_lane
 from effects.lowering.regions import in_region, inside
 from effects.lowering.summary import declare_of_grid, summarize
@@ -284,7 +284,7 @@ def _thread_log(
     try:
         outs, records = log_kernel(args, params, _log_options(params), simulate)
     except (NotImplementedError, ValueError):  # as of a log that has too little room
-        if pallas.is_simulated(params) or not others().are_all_of([params["jaxpr"]]):
+        if pallas.is_simulated(params) or not conversion().all_converted([params["jaxpr"]]):
             raise
         return tokens, leave_to_jax(ctx.eqn, args, min(summarize(params["jaxpr"]).sites, key=lambda site: site.id))
     for site, operands in records:

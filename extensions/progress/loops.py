@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from effects import _jax, _removed
-from effects._model.after import after
+from effects._model.dependency import add_dependency
 from effects._model.where import Where, where_called
 from effects.extensions.progress import PROGRESS
 from effects.extensions.progress.api import Progress
@@ -29,7 +29,7 @@ class _Loop:
         """Records that `done` steps are done, once the carry has been computed."""
         leaves = [leaf for leaf in jax.tree.leaves(carry) if isinstance(leaf, jax.Array)]
         if isinstance(done, _jax.Tracer) and leaves:
-            [done] = after([lax.stop_gradient(leaf) for leaf in leaves], [done])
+            [done] = add_dependency([lax.stop_gradient(leaf) for leaf in leaves], [done])
         self.bar.record(done, self._where)
 
 

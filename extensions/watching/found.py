@@ -187,9 +187,18 @@ def place_of(order: tuple[Any, ...], iterations: Iterable[Any]) -> list[Any]:
 _SIGNS = {"+": 1, "-": -1}
 
 
-searches: dict[int, list[tuple[Any, ...]]] = {}
-"""By number of a search, the bad values that it has found. Each has its place in program order, its device (-1 outside
-of per-device regions), its line, and the two arguments of `read_fields`."""
+class Finding(NamedTuple):
+    """A bad value that a search has found."""
+
+    place: list[Any]  # in program order
+    device: int  # -1 outside of per-device regions
+    where: Where | None
+    of: tuple[Any, ...]  # as `fields`, an argument of `read_fields`
+    fields: Mapping[str, Any]
+
+
+searches: dict[int, list[Finding]] = {}
+"""By number of a search, its findings."""
 
 
 @described_by("watch")
@@ -219,7 +228,7 @@ class Found(Check):
             if self.search:
                 device = record.device if in_region(record.token[PHASE]) else -1
                 place = place_of(self.order, map(int, record.fields["iteration"]))
-                searches[self.search].append((place, device, record.where, self.of, record.fields))
+                searches[self.search].append(Finding(place, device, record.where, self.of, record.fields))
                 continue
             lane, device = self.place or (record.lane, record.device)
             failure = error_of(record.where, record.fields, _WENT_ON, tuple(lane), device)

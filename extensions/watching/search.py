@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects._model.after import after
 from effects._model.callback import HostCall
+from effects._model.dependency import add_dependency
 from effects._model.filter import Filter
 from effects._model.function import HostFunction
 from effects._model.operand import take_arguments
@@ -35,6 +35,7 @@ from effects.extensions.watching.each import Each, depth_of
 from effects.extensions.watching.flag import run_flagged
 from effects.extensions.watching.found import (
     STOPPED,
+    Finding,
     bind_fields,
     ending,
     error_of,
@@ -80,7 +81,7 @@ def run_searched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
         return [_jax.as_per_device(jnp.int32(0))] if watch.mode == "stop" else []
 
     ended = jax.lax.cond(flag, lambda *given: effect_p.bind(*given, site=site), nothing, *given)
-    return after(ended, outs) if ended else outs
+    return add_dependency(ended, outs) if ended else outs
 
 
 def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., None]:
@@ -104,7 +105,7 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
         bad = [np.asarray(x) for x in again(np.array(numbers, np.int32), *args)]
         runtime.waiting.wait([*runtime.streams.of_this_thread()], None, None)  # without raising errors of other calls
         # An equation sorts after the equations of its own jaxprs.
-        return bad, sorted(searches.pop(search.search), key=lambda each: ([*each[0], math.inf], each[1]))
+        return bad, sorted(searches.pop(search.search), key=lambda each: ([*each.place, math.inf], each.device))
 
     def find(*given: Any, record: Record) -> None:
         if watch.mode == "raise" and not is_first(record.token):
@@ -125,12 +126,12 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
     return find
 
 
-def _first_that_shows(found: list[Any], look: Callable[..., Any]) -> list[Any]:
+def _first_that_shows(found: list[Finding], look: Callable[..., Any]) -> list[Finding]:
     """The first finding that makes a result bad, by bisection: a run repairs the bad values that are made after a given
     place."""
-    most = max((int(fields["trips"]) for *_, fields in found if "trips" in fields), default=0)
-    found = [each for each in found if "trips" not in each[4]]
-    places = [place for place, *_ in found]
+    most = max((int(each.fields["trips"]) for each in found if "trips" in each.fields), default=0)
+    found = [each for each in found if "trips" not in each.fields]
+    places = [each.place for each in found]
     without, _ = look([-_ALL], most=most)
 
     def is_bad(place: Sequence[int], last: int = _ALL) -> bool:
@@ -140,9 +141,9 @@ def _first_that_shows(found: list[Any], look: Callable[..., Any]) -> list[Any]:
     at = bisect.bisect_left(places, True, key=is_bad)
     if at == len(places):
         return []
-    size = sum(math.prod(shape) for _, shape in found[at][3][2])
+    size = sum(math.prod(shape) for _, shape in found[at].of[2])
     element = bisect.bisect_left(range(size - 1), True, key=lambda last: is_bad(places[at], last))
-    return [each for each in look(places[at], first=element, most=most)[1] if each[0] == places[at]]
+    return [each for each in look(places[at], first=element, most=most)[1] if each.place == places[at]]
 
 
 _ALL = np.iinfo(np.int32).max
@@ -155,7 +156,7 @@ _NO_TRIALS = {"xla_gpu_autotune_level": 0}
 2. The search compiles, and XLA's autotuner wants that mutex for writing.
 """
 
-_NOT_FOUND: tuple[Any, ...] = [], -1, None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()}
+_NOT_FOUND = Finding([], -1, None, (), {"at": (0, 0), "values": (np.nan,), "iteration": ()})
 
 
 def _takes_bad(jaxpr: Any, args: Sequence[Any], watch: Watch) -> bool:

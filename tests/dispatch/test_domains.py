@@ -97,3 +97,23 @@ def test_nothing_else_waits_for_a_function_that_runs(held, where, to_python):
     for start in ("print", "probe") if "print" in lines else ("probe",):
         numbers = [int(line.split()[1]) for line in shown if line.startswith(start)]
         assert numbers == [n for i in range(count) for n in (i, i + 100) if n in numbers]
+
+
+def test_barrier_of_a_program_that_ends_with_a_function_that_runs():
+    """A barrier for other effects returns, whether the host hears of the program's end before the function or after."""
+    go_on = threading.Event()
+
+    @fx.jit
+    def program(x):
+        fx.print("x = {}", x)
+        fx.callback(lambda x: go_on.wait(240), None, x, effect=SAVE)
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        for i in range(100):
+            go_on.clear()
+            program(i)
+            try:
+                fx.effects_barrier(effects="print", **WAIT)
+            finally:
+                go_on.set()
+            fx.effects_barrier(**WAIT)

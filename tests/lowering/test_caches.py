@@ -95,7 +95,7 @@ jax.interpreters.mlir.register_lowering(
 )
 
 
-def _jaxs_own_given_back():
+def _jaxs_own_restored():
     body = lambda x: (jax.debug.print("{}", x), x)[1]  # noqa: E731
     f = fx.jit(lambda x: opaque_p.bind(x, body=jax.make_jaxpr(body)(x)))
     f.lower(1.0)
@@ -197,15 +197,15 @@ def _read_from_a_file():
 
 PROGRAMS: dict[str, Callable[[], Any]] = {
     "dispatch.runtime.outputs._without_reader": _output_without_reader,
-    "extensions.jax_callbacks.taking_over._functions": _jaxs_callback,
+    "extensions.jax_callbacks.conversion._functions": _jaxs_callback,
     "dispatch.runtime.replay._TEXTS._plans": _seen,
     "dispatch.calling.programs._known": _in_vmap,
     "extensions.asynchronous.ties._changes": _asynchronous,
     "lowering.regions._static_effect_counts": _in_branches_of_a_region,
     "lowering.derivatives._anchored_jaxpr": _grad_of_a_loop,
     "lowering.derivatives.silent_jaxpr": _while_loop_linearized,
-    "extensions.jax_callbacks.taking_over._given_back": _jaxs_own_given_back,
-    "extensions.jax_callbacks.taking_over._taken_over": _jaxs_own_traced_before,
+    "extensions.jax_callbacks.conversion._restored": _jaxs_own_restored,
+    "extensions.jax_callbacks.conversion._converted": _jaxs_own_traced_before,
     "lowering.holders._rewritten": _in_vmap,
     "lowering.summary._summarize": _asynchronous,
     "lowering.tokens.threaded_jaxpr": _in_branches_of_a_region,

@@ -160,10 +160,10 @@ TEST(test_only_one_stream) {
 
 // The host hears which domains of an epoch have more to come, or that none has while a function runs, each once; not of
 // a stream with one domain.
-TEST(test_settled_domains) {
-  const auto settled = [](Play &play) {
+TEST(test_complete_epochs) {
+  const auto complete = [](Play &play) {
     std::vector<std::string> seen;
-    for (const Settled &each : play.order.take_settled()) {
+    for (const CompleteEpoch &each : play.order.take_complete()) {
       std::string one = std::to_string(each.thread) + "." + std::to_string(each.epoch) + ":";
       for (const uint32_t domain : each.left) one += " " + std::to_string(domain);
       seen.push_back(one);
@@ -180,21 +180,36 @@ TEST(test_settled_domains) {
     play.close(1, 0, {{7, 2}});
     play.close(1, 1, {{several ? 8u : 7u, several ? 1u : 0u}});
     play.advance_to_the_end();
-    if (several)
-      CHECK_SEEN(settled(play), {"1.0: 7", "1.1: 7"}); // the last is still open
+    if (several) CHECK_SEEN(complete(play), {"1.0: 7", "1.1: 7"}); // the last is still open
     play.advance_to_the_end();
-    CHECK_SEEN(settled(play), {});
+    CHECK_SEEN(complete(play), {});
     play.order.resume(1, slow);
     const uint64_t fast = play.order.suspend(1, several ? 9 : 7); // another function
     play.advance_to_the_end();
-    if (several) CHECK_SEEN(settled(play), {"1.0:", "1.1:"});
-    CHECK_SEEN(settled(play), {});
+    if (several) CHECK_SEEN(complete(play), {"1.0:", "1.1:"});
+    CHECK_SEEN(complete(play), {});
     play.order.resume(1, fast);
     play.order.fail(1, 2);
     play.advance_to_the_end();
-    CHECK_SEEN(settled(play), {});
+    CHECK_SEEN(complete(play), {});
     CheckAllEnded(play);
   }
+}
+
+// Nor is anything left of an epoch that ends in the batch of its last function: the host hears so before it runs that.
+TEST(test_complete_with_its_run) {
+  Play play;
+  play.open(1, 0);
+  play.record(1, 0, 0, 8);
+  play.order.restrict_to(1, 7); // as for the run of the next record
+  play.record(1, 0, 0, 7);
+  play.close(1, 0, {{7, 1}, {8, 1}});
+  play.advance_to_the_end();
+  const std::vector<CompleteEpoch> complete = play.order.take_complete();
+  CHECK(complete.size() == 1 && complete[0].epoch == 0 && complete[0].left.empty());
+  play.order.lift_restriction();
+  play.order.resume(1, play.order.suspend(1, 7));
+  CheckAllEnded(play);
 }
 
 } // namespace

@@ -41,6 +41,8 @@ def _walk(tree: object, lanes: Mapping[str, Axes], others: Axes, mapped: dict[st
         lanes, others = {name: axes | differs for name, axes in lanes.items()}, others | differs
     elif is_of_jax(getattr(tree, "kind", "")):
         mapped[tree.label] = along(*tree.operands)  # type: ignore[attr-defined]
+    elif getattr(tree, "by_jax", False):  # a print of an array that is sharded
+        mapped[tree.label] = along(tree.base)  # type: ignore[attr-defined]
     if isinstance(tree, tuple):
         for each in tree:
             _walk(each, lanes, others, mapped)

@@ -44,7 +44,7 @@ struct Batch {
   std::vector<Item> items;
   // Ended epochs: all of their records are in this batch or an earlier one.
   std::vector<Finished> finished;
-  std::vector<Settled> settled;
+  std::vector<CompleteEpoch> complete;
   std::vector<uint64_t> forgotten; // sites without further records
   uint32_t run = kNoRun;           // the thread of the records for Python
   uint32_t domain = 0;             // their order domain, suspended while they run

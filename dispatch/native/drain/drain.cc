@@ -93,14 +93,14 @@ bool Drain::collect(Batch &batch) {
     again = order_.advance(release, batch.finished) || moved;
     if (builder_.is_closed()) break; // somebody waits for these records
   }
-  batch.settled = order_.take_settled();
+  batch.complete = order_.take_complete();
   publisher_.stats.discarded.fetch_add(order_.take_discarded(), std::memory_order_relaxed);
   parking_.adapt(publisher_.ring_bytes.load(std::memory_order_relaxed), scans_);
   parking_.relax_stuck_regions();
   if (!batch.has_run() && !order_.any_suspended() && sites_.any_dying())
     batch.forgotten = sites_.forget(order_.oldest_open());
   batch.stopped = wake_up_.stopped();
-  return !batch.items.empty() || batch.has_run() || !batch.finished.empty() || !batch.settled.empty() ||
+  return !batch.items.empty() || batch.has_run() || !batch.finished.empty() || !batch.complete.empty() ||
          !batch.forgotten.empty();
 }
 

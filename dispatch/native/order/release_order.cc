@@ -340,11 +340,12 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
       if ((in_run || !stream.runs.empty()) && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;
       stream.ended.emplace_back(in_run ? last_run_ + 1 : last_run_, Finished{thread, epoch.info.epoch});
       tell_ended(stream, finished);
-      if (!stream.ended.empty()) settle(epoch, left);
+      // Its end is heard when the run has been replayed: the run's own function may be all that is left.
+      if (in_run || !stream.ended.empty()) note_complete(epoch, left);
       stream.epochs.pop_front();
       again = again || !stream.epochs.empty() || !plain_.epochs.empty();
     } else if (stream.several_domains) {
-      settle(epoch, left);
+      note_complete(epoch, left);
       ++at;
     } else {
       return;
@@ -353,10 +354,10 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
 }
 
 // A barrier that names effects waits for their domains.
-void ReleaseOrder::settle(Epoch &epoch, const std::set<uint32_t> &left) {
-  if (!epoch.stream->several_domains || epoch.settled == left) return;
-  epoch.settled = left;
-  settled_.push_back({epoch.info.thread, epoch.info.epoch, left});
+void ReleaseOrder::note_complete(Epoch &epoch, const std::set<uint32_t> &left) {
+  if (!epoch.stream->several_domains || epoch.told_left == left) return;
+  epoch.told_left = left;
+  complete_.push_back({epoch.info.thread, epoch.info.epoch, left});
 }
 
 // The host forgets the call of an epoch that has ended, and its barriers return. Without the numbers of runs:

@@ -94,7 +94,7 @@ struct Epoch {
   uint64_t closed = 0;       // the number of devices that have closed
   std::vector<Token> finals; // of each domain, after its last effect
   std::map<uint32_t, Sequence> domains;
-  std::optional<std::set<uint32_t>> settled; // as last told to the host: see Settled
+  std::optional<std::set<uint32_t>> told_left; // as last told to the host: see CompleteEpoch
 
   // Devices that have failed while others continue, each with the number of the scan of the host's notice.
   std::map<int32_t, uint64_t> lost;
@@ -113,7 +113,7 @@ struct Finished {
 
 // An epoch that is complete but waits for other epochs or running functions. Its records, and those of earlier epochs,
 // have all been released, except in these order domains.
-struct Settled {
+struct CompleteEpoch {
   uint32_t thread;
   uint32_t epoch;
   std::set<uint32_t> left;
@@ -125,7 +125,7 @@ struct EpochQueue {
   std::map<uint64_t, uint32_t> runs; // the runs of user functions under way: by number, their order domain
   int holds = 0;                     // the number of the host's holds
   bool nested = false;
-  int carried = 0; // the number of released records that are carried over
+  int carried = 0;                // the number of released records that are carried over
   std::optional<uint32_t> domain; // the newest record's
   bool several_domains = false;   // it has had several
   // The oldest dispatch of the ended epochs whose records a run has yet to replay; 0: none.
@@ -205,7 +205,7 @@ public:
   uint64_t oldest_open() const;
   size_t parked_bytes() const { return parked_bytes_; }
   // Epochs of streams with several domains that have become complete, or progressed, since the last call.
-  std::vector<Settled> take_settled() { return std::exchange(settled_, {}); }
+  std::vector<CompleteEpoch> take_complete() { return std::exchange(complete_, {}); }
   // The number of records since the last call that will never be released: copies, and late ones.
   uint64_t take_discarded() { return std::exchange(discarded_, 0); }
 
@@ -253,7 +253,7 @@ private:
   bool leave_out_lost(Epoch &epoch);
   Sequence &sequence_of(Epoch &epoch, const Token &token);
   void note_domain(EpochQueue &stream, uint32_t domain);
-  void settle(Epoch &epoch, const std::set<uint32_t> &left);
+  void note_complete(Epoch &epoch, const std::set<uint32_t> &left);
   void tell_ended(EpochQueue &stream, std::vector<Finished> &finished);
   void end_epochs(EpochQueue &stream, Release release, std::vector<Finished> &finished, bool &again);
   void flush(Epoch &epoch, uint32_t domain, Sequence &sequence, Release release);
@@ -274,7 +274,7 @@ private:
   size_t open_epochs_ = 0;
   size_t parked_bytes_ = 0;
   uint64_t discarded_ = 0;
-  std::vector<Settled> settled_;
+  std::vector<CompleteEpoch> complete_;
   bool any_may_diverge_ = false;             // true if there ever was a region that may deadlock
   std::unordered_set<uint64_t> stuck_sites_; // sites whose callers other devices waited for
 };

@@ -93,15 +93,15 @@ bool IsOfSeveral(const RecordHeader &header) {
 nb::tuple ToPython(Batch &batch) {
   nb::list forgotten;
   for (const uint64_t site : batch.forgotten) forgotten.append(site);
-  nb::list settled;
-  for (const Settled &each : batch.settled) {
+  nb::list complete;
+  for (const CompleteEpoch &each : batch.complete) {
     nb::set left;
     for (const uint32_t domain : each.left) left.add(domain);
-    settled.append(nb::make_tuple(each.thread, each.epoch, left));
+    complete.append(nb::make_tuple(each.thread, each.epoch, left));
   }
   const nb::object run = batch.has_run() ? nb::object(nb::int_(batch.run)) : nb::object(nb::none());
-  return nb::make_tuple(ToItems(batch), ToRuns(batch.finished), settled, forgotten, run, batch.domain, batch.run_number,
-                        batch.stopped);
+  return nb::make_tuple(ToItems(batch), ToRuns(batch.finished), complete, forgotten, run, batch.domain,
+                        batch.run_number, batch.stopped);
 }
 
 } // namespace effects

@@ -11,8 +11,8 @@ namespace effects {
 
 // The fields of the tuples, in their order. `Batch`, `Item`, `CallbackRecord` and `RecordsBetween` in
 // effects/_model/wire.py.
-inline constexpr std::initializer_list<const char *> kBatchFields = {"items", "finished", "settled",    "forgotten",
-                                                             "run",   "domain",   "run_number", "stopped"};
+inline constexpr std::initializer_list<const char *> kBatchFields = {"items", "finished", "complete",   "forgotten",
+                                                                     "run",   "domain",   "run_number", "stopped"};
 inline constexpr std::initializer_list<const char *> kItemFields = {"kind",  "thread",        "epoch",  "count", "data",
                                                                     "block", "has_callbacks", "failed", "reply"};
 inline constexpr std::initializer_list<const char *> kCallbackRecordFields = {"site",    "token",   "device", "reply",

@@ -150,7 +150,7 @@ bool DirectCalls::is_clear() {
 // The call of a batch that is a single call for this path; none for any other batch.
 bool DirectCalls::find(const Batch &batch, Call &call) try {
   if (closed_ || batch.items.size() != 1 || !batch.has_run() || batch.stopped) return false;
-  if (!batch.finished.empty() || !batch.settled.empty() || !batch.forgotten.empty()) return false;
+  if (!batch.finished.empty() || !batch.complete.empty() || !batch.forgotten.empty()) return false;
   const Item &item = batch.items.front();
   if (item.kind != ItemKind::kRecords || item.count != 1 || item.reply == 0 || item.info.failed) return false;
   RecordHeader &header = call.header;

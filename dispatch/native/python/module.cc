@@ -77,7 +77,7 @@ NB_MODULE(_native, m) {
   nb::class_<Pool>(m, "Pool").def(nb::init<uint32_t, nb::object>());
   nb::class_<Stream>(m, "Stream")
       .def(nb::init<uint32_t, nb::handle, nb::handle, nb::handle, nb::handle>(), nb::arg("thread"), nb::arg("host"),
-           nb::arg("array_type"), nb::arg("launching").none(), nb::arg("would_trace"))
+           nb::arg("array_type"), nb::arg("launch_lock").none(), nb::arg("would_trace"))
       .def_ro("thread", &Stream::thread)
       .def_ro("calls", &Stream::calls)
       .def_ro("running", &Stream::running)

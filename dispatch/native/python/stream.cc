@@ -35,9 +35,9 @@ const Names &names() {
 
 } // namespace
 
-Stream::Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launching, nb::handle would_trace)
+Stream::Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launch_lock, nb::handle would_trace)
     : thread(thread), newest_(nb::make_tuple(nb::none(), nb::none(), nb::none())), host_(nb::borrow(host)),
-      array_type_(nb::borrow(array_type)), launching_(nb::borrow(launching)), would_trace_(nb::borrow(would_trace)),
+      array_type_(nb::borrow(array_type)), launch_lock_(nb::borrow(launch_lock)), would_trace_(nb::borrow(would_trace)),
       on_one_device_(nb::module_::import_("jax.sharding").attr("SingleDeviceSharding")),
       copy_context_(nb::module_::import_("contextvars").attr("copy_context")),
       sys_(nb::module_::import_("sys").attr("__dict__")), stdout_(nb::steal(PyUnicode_InternFromString("stdout"))) {}
@@ -100,7 +100,7 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
   FoundPool found =
       given.is_none() ? find_pool(caller, args, kwargs) : FoundPool{nb::none(), several && spans_devices(args, kwargs)};
   if (found.is_callers && caller.pool_of != thread) {
-    if (several && !launching_.is_none() && !caller.compiled)
+    if (several && !launch_lock_.is_none() && !caller.compiled)
       compile(caller, threaded, token(number), args, kwargs, /*gave_up=*/false);
     found.pool = first_pool(caller);
   }
@@ -108,7 +108,7 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
   PlacedToken placed;
   if (pool != nullptr) placed = pool->take(number, calls);
   const nb::object runtime_token = pool != nullptr ? placed.array : given.is_none() ? token(number) : nb::borrow(given);
-  const nb::object returned = several && !launching_.is_none()
+  const nb::object returned = several && !launch_lock_.is_none()
                                   ? launch(caller, found.over_several, threaded, runtime_token, args, kwargs)
                                   : Call(threaded, runtime_token, args, kwargs);
   forget_closed();
@@ -139,7 +139,7 @@ Returned Stream::call(uint32_t number, Caller &caller, nb::list dispatching, nb:
 
 nb::object Stream::call_plain(Caller &caller, nb::handle plain, nb::handle args, nb::handle kwargs) {
   const TracingForbidden no(false); // as above
-  if (!several_devices() || launching_.is_none()) return Call(plain, {}, args, kwargs);
+  if (!several_devices() || launch_lock_.is_none()) return Call(plain, {}, args, kwargs);
   return launch(caller, caller.several || spans_devices(args, kwargs), plain, {}, args, kwargs);
 }
 
@@ -245,7 +245,7 @@ bool Stream::limits() {
 void Stream::acquire_launch_lock(std::optional<PyLockGuard> &guard) {
   for (;;) {
     if (limits()) in_flight().make_room(*most_in_flight_);
-    guard.emplace(launching_);
+    guard.emplace(launch_lock_);
     if (!limits() || in_flight().has_room(*most_in_flight_)) return;
     guard.reset(); // while this thread waits for room, others may launch
   }

@@ -29,9 +29,9 @@ struct Returned {
 class Stream {
 public:
   // `host`: a `StreamHost` of Python. It must not refer to this stream, since Python's collector would not find such a
-  // cycle. `array_type`: the type of JAX's arrays. `launching`: the lock held while a program is launched on several
+  // cycle. `array_type`: the type of JAX's arrays. `launch_lock`: the lock held while a program is launched on several
   // devices; None: this stream launches without it. `would_trace`: the error of a call that must not trace.
-  Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launching, nb::handle would_trace);
+  Stream(uint32_t thread, nb::handle host, nb::handle array_type, nb::handle launch_lock, nb::handle would_trace);
   Stream(const Stream &) = delete;
 
   const uint32_t thread;
@@ -63,7 +63,7 @@ public:
   nb::object call_plain(Caller &caller, nb::handle plain, nb::handle args, nb::handle kwargs);
 
   // True if its thread replays effects, and launches without a lock.
-  bool is_nested() const { return launching_.is_none(); }
+  bool is_nested() const { return launch_lock_.is_none(); }
 
   // The stream of the calling thread, set by Python; null if there is none, or it is shared. Python keeps it alive as
   // long as the thread.
@@ -117,7 +117,7 @@ private:
   std::optional<size_t> most_in_flight_;
   nb::object sharding_, pool_; // of the newest program on several devices: its arguments' sharding, and the pool there
   nb::object sharding_on_one_, pool_of_one_; // the same of the newest program whose arguments named one device
-  nb::object host_, array_type_, launching_, would_trace_;
+  nb::object host_, array_type_, launch_lock_, would_trace_;
   nb::object on_one_device_; // the type of the shardings of arrays on one device
   nb::object copy_context_;  // `contextvars.copy_context`: the stable ABI has no function for it
   nb::object sys_, stdout_;  // the variables of `sys`, and the name of one

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 import effects as fx
 from effects.extensions.asynchronous.primitives import ASYNC
 from effects.extensions.asynchronous.tickets import Run, check_tickets
-from effects.extensions.jax_callbacks.taking_over import take_over
+from effects.extensions.jax_callbacks.conversion import convert
 from effects.lowering import tokens
 from tests.helpers import meet_barrier
 
@@ -211,7 +211,7 @@ def has_no_meaning(f, way):
 def test_valid_program_is_accepted(f):
     for way, change in WAYS.items():
         if not has_no_meaning(f, way):
-            check_tickets(take_over(jax.make_jaxpr(change(f))(X)))
+            check_tickets(convert(jax.make_jaxpr(change(f))(X)))
 
 
 def test_condition_of_a_loop_may_start_and_end():

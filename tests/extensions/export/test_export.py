@@ -9,6 +9,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import effects as fx
@@ -303,3 +304,52 @@ def test_exported_for_several_devices(lines):
     assert lines(for_one.call, jax.device_put(x, jax.devices()[2])) == ["x [0. 1. 2. 3.]", "sum 6.0"]
     with pytest.raises(NotImplementedError, match="exported for one device.*over 4 devices"):
         for_one.call(spread)
+
+
+def kernel(x):
+    def body(x, y):
+        fx.log("hidden", level="debug", x=x[0])
+        fx.log("shown", x=x[0])
+        y[...] = x[...]
+
+    return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), grid=2, interpret=True)(x)
+
+
+def in_lanes(x):
+    fx.log("hidden", level="debug", x=x)
+    jax.lax.cond(x > 1, lambda: fx.log("shown", x=x), lambda: None)
+    return x
+
+
+def by_shard(x):
+    fx.log("hidden", level="debug", x=x, per_shard=True)
+    fx.log("shown", x=x)
+    return x
+
+
+@pytest.mark.parametrize("fun", [kernel, jax.vmap(in_lanes), by_shard, lambda x: fx.export(kernel)(x).call(x)])
+def test_levels_leave_out_the_first_effect_of_an_exported_program(tmp_path, fun):
+    """A process that has lowered nothing knows the sites of all records before the first one comes."""
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("d",)), PartitionSpec("d"))
+    options = {"in_shardings": sharding} if fun is by_shard else {}
+    x = jax.device_put(np.arange(4), sharding) if fun is by_shard else np.arange(4)
+    for _ in range(2):  # JAX lowers once
+        data = fx.export(fx.jit(fun, **options))(x).serialize()
+    code = f"""
+import logging, sys
+import numpy as np, jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import effects as fx
+
+logging.getLogger("effects").setLevel("INFO")
+x = np.arange(4)
+if {fun is by_shard}:
+    x = jax.device_put(x, NamedSharding(Mesh(np.array(jax.devices()[:2]), ("d",)), PartitionSpec("d")))
+with fx.record({str(tmp_path / "run.fx")!r}):
+    fx.deserialize(open(sys.argv[1], "rb").read()).call(x)
+    fx.effects_barrier()
+"""
+    done = run_with(code, data)
+    assert not done.returncode, done.stderr
+    events = [record.event for record in fx.runs.read(tmp_path / "run.fx")]
+    assert events and set(events) == {"shown"}

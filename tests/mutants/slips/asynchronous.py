@@ -97,7 +97,7 @@ SLIPS = (
     Slip(
         "asynchronous.barrier_waits_for_what_is_never_done",
         "dispatch/runtime/runtime.py",
-        "            if stream.held_for == PLAIN_THREAD and stream not in streams_here:\n",
+        "            if stream.async_caller == PLAIN_THREAD and stream not in streams_here:\n",
         "            if False:\n",
         "A barrier waits for what an asynchronous callback has shown that is never done.",
         ("tests/extensions/asynchronous/test_callbacks.py::test_what_is_never_done_holds_up_no_barrier",),

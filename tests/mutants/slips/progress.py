@@ -9,7 +9,7 @@ SLIPS = (
     Slip(
         "progress.ahead_of_the_loop",
         "extensions/progress/loops.py",
-        "[done] = after([lax.stop_gradient(leaf) for leaf in leaves], [done])",
+        "[done] = add_dependency([lax.stop_gradient(leaf) for leaf in leaves], [done])",
         "pass",
         "A bar says steps that have not happened yet.",
         (f"{LOOPS}::test_step_is_said_when_unordered_functions_have_returned",),

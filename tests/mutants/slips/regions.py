@@ -110,7 +110,7 @@ SLIPS = (
     Slip(
         "regions.ties_at_the_end",
         RULE,
-        "return (*tokens, *(after(tokens, outs) if may_diverge else outs))",
+        "return (*tokens, *(add_dependency(tokens, outs) if may_diverge else outs))",
         "return (*tokens, *outs)",
         "XLA gathers what leaves a region ahead of the region's effects: a deadlock.",
         (

@@ -99,8 +99,8 @@ SLIPS = (
     Slip(
         "token_pass.collective_not_after_tokens",
         PASS,
-        "operands = after(tokens.values(), operands)",
-        "operands = after([], operands)",
+        "operands = add_dependency(tokens.values(), operands)",
+        "operands = add_dependency([], operands)",
         "What goes into a collective is tied to nothing: a deadlock.",
         (f"{COLLECTIVES}::test_collectives_are_tied_to_the_effects_ahead",),
     ),

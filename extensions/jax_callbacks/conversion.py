@@ -35,7 +35,7 @@ from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
 from effects.extensions.jax_callbacks.native_calls import bind_native, native_call_p
-from effects.lowering.holders import Others, find_holder, set_others
+from effects.lowering.holders import EffectConversion, find_holder, set_conversion
 from effects.lowering.rewrite import rewritten, with_jaxprs
 from effects.lowering.summary import summarize
 from effects.lowering.tokens import registered_rule
@@ -51,7 +51,7 @@ MSG_SHARDING_OF_PROCESSES = (
 )
 
 
-class JaxCallbacks(Others):
+class JaxCallbacks(EffectConversion):
     """JAX's own callbacks, as the passes ask for them."""
 
     def tracing(self) -> AbstractContextManager[Any]:
@@ -64,19 +64,19 @@ class JaxCallbacks(Others):
         """Inside plain `jax.jit`, a function of `fx.jit` keeps JAX's own callbacks."""
         return nullcontext() if _jax.is_staged() else self.tracing()
 
-    def take_over(self, jaxpr: Any) -> Any:
-        return take_over(jaxpr)
+    def convert(self, jaxpr: Any) -> Any:
+        return convert(jaxpr)
 
-    def are_all_of(self, jaxprs: Sequence[Any]) -> bool:
+    def all_converted(self, jaxprs: Sequence[Any]) -> bool:
         """Returns True if these jaxprs have effects, and all were written as JAX's own callbacks."""
         effects = frozenset[Any]().union(*(summarize(jaxpr).all_effects for jaxpr in jaxprs))
         return bool(effects) and all(effect.name in OF_JAX for effect in effects)
 
-    def give_back(self, eqn: Any) -> Any:
-        return give_back(eqn)
+    def restore(self, eqn: Any) -> Any:
+        return restore(eqn)
 
 
-set_others(JaxCallbacks())
+set_conversion(JaxCallbacks())
 
 
 @patches.implements("JAX's own callbacks")
@@ -249,12 +249,11 @@ def _as_jaxs_line(params: dict[str, Any], leaves: Sequence[Operand | Static], tr
     return JaxLine(fmt, options, has_placeholders=has_placeholders, x64=bool(jax.config.jax_enable_x64))
 
 
-# JAX's own callbacks in jaxprs: callbacks traced outside of `fx.jit` are taken over, and given back where tokens do not
-# reach.
+# JAX's own callbacks in jaxprs: those traced outside of `fx.jit` are converted, and restored where tokens do not reach.
 
 
-def take_over(jaxpr: Any) -> Any:
-    """A jaxpr in which JAX's own callbacks are effects of ours, wherever tokens can reach them.
+def convert(jaxpr: Any) -> Any:
+    """Converts JAX's own callbacks of a jaxpr to effects of ours, wherever tokens can reach them.
 
     While a function is traced for `fx.jit` they are bound so from the start. What is left are jaxprs that were traced
     before, and all of them if the setting `jax_effects` is "jax": then JAX's transformations are over.
@@ -262,37 +261,37 @@ def take_over(jaxpr: Any) -> Any:
     jaxpr = _jax.closed_jaxpr(jaxpr)
     if not _jax.has_callbacks_of_jax(jaxpr):
         return jaxpr
-    return _taken_over(jaxpr, config.jax_effects == "program_order")
+    return _converted(jaxpr, config.jax_effects == "program_order")
 
 
 # A cache must not return its own key: a value that refers to its key lives forever, with all that the user's function
 # closes over.
 @_jax.weakref_lru_cache
-def _taken_over(jaxpr: Any, in_program_order: bool) -> Any:
+def _converted(jaxpr: Any, in_program_order: bool) -> Any:
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         if eqn.primitive in _jax.callback_primitives:
             return bind_effect(eqn.primitive, operands, eqn.params, in_program_order)
         if eqn.primitive in _jax.native_call_primitives and eqn.effects and in_program_order:
             return native_call_p.bind(*operands, call=eqn.primitive, **eqn.params)
         if _jax.has_callbacks_of_jax(eqn) and (registered_rule(eqn.primitive) or find_holder(eqn.primitive)):
-            eqn = with_jaxprs(eqn, take_over)
+            eqn = with_jaxprs(eqn, convert)
         return _jax.bind(eqn, operands)
 
     return rewritten(jaxpr, apply)
 
 
-def give_back(eqn: Any) -> Any:
-    """An equation in whose jaxprs JAX's own callbacks are JAX's again."""
-    return with_jaxprs(eqn, lambda jaxpr: _given_back(jaxpr) if summarize(jaxpr).all_effects else jaxpr)
+def restore(eqn: Any) -> Any:
+    """Converts effects in the jaxprs of an equation back to JAX's own callbacks."""
+    return with_jaxprs(eqn, lambda jaxpr: _restored(jaxpr) if summarize(jaxpr).all_effects else jaxpr)
 
 
 @_jax.weakref_lru_cache
-def _given_back(jaxpr: Any) -> Any:
+def _restored(jaxpr: Any) -> Any:
     def apply(eqn: Any, operands: Sequence[Any]) -> Sequence[Any]:
         if eqn.primitive is effect_p and (origin := eqn.params["site"].origin) is not None:
-            return origin.give_back(eqn.params["site"], operands)
+            return origin.restore(eqn.params["site"], operands)
         if eqn.primitive is native_call_p:
             return bind_native(*operands, **eqn.params)
-        return _jax.bind(give_back(eqn), operands)
+        return _jax.bind(restore(eqn), operands)
 
     return rewritten(jaxpr, apply)
