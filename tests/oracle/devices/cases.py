@@ -14,10 +14,12 @@ from tests.oracle.devices.language import DeviceCase, Item, MeshRun, Outside
 from tests.oracle.devices.loose import loose_regions
 from tests.oracle.devices.placing import DEVICES, ENTRIES, Placing
 from tests.oracle.devices.region import Region
+from tests.oracle.expressions import Less, Literal
 from tests.oracle.generator import Generator
 from tests.oracle.language import AWAITED, FEATURES, MODULUS, REGISTERS, Program, Run, kinds_of_labels, statements
 from tests.oracle.place import Draw, HypothesisDraw, RandomDraw
 from tests.oracle.statements.callback import Callback
+from tests.oracle.statements.effects import Fails
 
 
 def _placing(draw: Draw, pmap: bool) -> Placing:
@@ -107,13 +109,17 @@ def _fails_in_loose_region(run: Run) -> bool:
 
 
 def without_failures(tree: Any) -> Any:
-    """The same, in which no callback raises."""
+    """The same, in which no callback raises, and no custom call fails."""
     if isinstance(tree, tuple):
         return tuple(map(without_failures, tree))
     if not dataclasses.is_dataclass(tree) or isinstance(tree, type):
         return tree
     changes = {field.name: without_failures(getattr(tree, field.name)) for field in dataclasses.fields(tree)}
-    return dataclasses.replace(tree, **changes | ({"fails_at": 0} if isinstance(tree, Callback) else {}))
+    if isinstance(tree, Callback):
+        changes["fails_at"] = 0
+    if isinstance(tree, Fails):
+        changes["test"] = Less(Literal(1), Literal(0))
+    return dataclasses.replace(tree, **changes)
 
 
 def case_number(seed: int, number: int, features: frozenset[str] = FEATURES) -> DeviceCase:

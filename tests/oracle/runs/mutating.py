@@ -33,7 +33,7 @@ from tests.oracle.runs.comparing import ROOM, reader
 from tests.oracle.runs.recorded import RecordedDeviceReading, RecordedReading
 from tests.oracle.source import render
 from tests.oracle.statements.callback import Callback
-from tests.oracle.statements.effects import Effect, Log
+from tests.oracle.statements.effects import Effect, Filtered, Log
 
 MUTATIONS = ("value", "moved", "left out", "added")
 
@@ -151,13 +151,24 @@ def record(case: AnyCase, path: Path, **options: Any) -> None:
 
 
 def repeatable(case: AnyCase) -> AnyCase | None:
-    """The case without failures; None if two runs of it need not have the same effects: callbacks without an order run
-    beside others that remember."""
+    """The case without failures; None if two runs of it need not have the same effects. Callbacks without an order run
+    beside others that remember. Programs that run beside each other on different devices come to a filter in any order.
+    """
     case = without_failures(case)
     if isinstance(case, Case) and case.rings:
         case = dataclasses.replace(case, rings="")
     callbacks = [s for s in statements(case) if isinstance(s, Callback)]
-    return None if any(not EFFECTS[each.kind] and each.remembers for each in callbacks) else case
+    counts = any(isinstance(s, Filtered) and (s.every > 1 or s.first) for s in statements(case))
+    if any(not EFFECTS[each.kind] and each.remembers for each in callbacks) or (counts and _may_overlap(case)):
+        return None
+    return case
+
+
+def _may_overlap(case: AnyCase) -> bool:
+    """True if two programs of one thread may run at the same time, since they run on different devices."""
+    if isinstance(case, DeviceCase):
+        return "changing_devices" in case.kinds() or "mixed" in case.kinds()
+    return len({run.device for run in case.runs}) > 1
 
 
 def compare(mutation: Mutation | None, before: list[str], after: list[str], found: dict[str, Any]) -> list[str]:
