@@ -146,6 +146,7 @@ __all__ = [
     "CheckError",
     "EffectError",
     "FormatError",
+    "ListHandler",
     "Record",
     "add_handler",
     "asynchronous",
