@@ -242,7 +242,7 @@ def record_lowering(
         site = dataclasses.replace(site, per_shard=False)  # JAX gathers there, too
     if site.per_shard and replicas:
         raise refused_per_shard(site, "in a `jax.shard_map` over some axes of its mesh", "name all in `axis_names`")
-    site = of_processes(ctx, site) if devices else site
+    site = dataclasses.replace(site, processes=_jax.processes_of(ctx)) if devices else site
     register_site(ctx, site)
     target = RECORD_TARGET if site.results is None else CALL_TARGET
     own, counted = own_devices(ctx, devices or replicas or edges.devices), advances_token(ctx)
@@ -328,12 +328,6 @@ def own_devices(ctx: Any, devices: int) -> int:
     if _jax.automatic_devices(ctx):
         return devices  # the program is exported
     raise errors.MissingTokenRule(MSG_REGION_OF_PROCESSES)
-
-
-def of_processes(ctx: Any, site: Site) -> Site:
-    """The site with the processes whose devices have its records, if XLA's partitioner has several."""
-    processes = _jax.processes_of(ctx)
-    return dataclasses.replace(site, processes=processes) if processes else site
 
 
 def close_lowering(ctx: Any, *tokens: Any) -> Any:

@@ -174,9 +174,10 @@ def _program_of_one(
         passed["%row"] = ((width,), "i32")
     passed |= {f"%x{i}": (shape, type_) for i, (shape, type_) in enumerate(zip(shapes, types, strict=True))}
     layouts = ", ".join(_row_major(len(shape)) for shape, _ in passed.values())
+    config = ", ".join(f"{name} = {_attribute(value)}" for name, value in attributes.items())
     lines += [
         f"  %out = stablehlo.custom_call @{target}({', '.join(passed)}) {{api_version = 4 : i32,"
-        f" backend_config = {_dictionary(attributes)},"
+        f" backend_config = {{{config}}},"
         f" operand_layouts = [{layouts}], {'' if steps is None else _IN_PLACE}result_layouts = [{_row_major(1)}]}}"
         f" : ({', '.join(_type(*type_) for type_ in passed.values())}) -> {token}",
     ]
@@ -205,10 +206,6 @@ def _type(shape: Sequence[int], element: str) -> str:
 
 def _row_major(rank: int) -> str:
     return f"dense<{list(range(rank))[::-1]}> : tensor<{rank}xindex>"
-
-
-def _dictionary(attributes: dict[str, Any]) -> str:
-    return "{" + ", ".join(f"{name} = {_attribute(value)}" for name, value in attributes.items()) + "}"
 
 
 def _attribute(value: Any) -> str:

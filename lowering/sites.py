@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -261,24 +262,14 @@ def register_site(ctx: Any, site: Site) -> object:
     # JAX cannot export a program that keeps a Python object, so the claim is kept by `fx.Exported`, which calls the
     # program.
     if _jax.is_for_export(ctx) and site.content.is_portable:
-        exported_sites.sites.add(site.portable)
+        exported_sites.get(set()).add(site.portable)
     else:
         _jax.keep_with_program(ctx, claim)
     return claim
 
 
-class _ExportedSites(threading.local):
-    """The sites of what this thread has lowered for export since `take`."""
-
-    def __init__(self) -> None:
-        self.sites: set[Site] = set()
-
-    def take(self) -> set[Site]:
-        taken, self.sites = self.sites, set()
-        return taken
-
-
-exported_sites = _ExportedSites()
+exported_sites: ContextVar[set[Site]] = ContextVar("exported_sites")
+"""The set that collects the sites of a program while it is lowered for export."""
 
 
 def refused_per_shard(site: Site, place: str, remedy: str) -> NotImplementedError:

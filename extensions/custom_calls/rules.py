@@ -8,6 +8,7 @@ all that users may choose.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from effects.extensions.custom_calls.api import Attributes
 from effects.extensions.custom_calls.message import message_of
 from effects.extensions.custom_calls.primitive import by_lane, custom_call_p
 from effects.extensions.custom_calls.targets import platforms_of, unknown_target
-from effects.lowering.effect import emit_call, has_no_order, of_processes, own_devices
+from effects.lowering.effect import emit_call, has_no_order, own_devices
 from effects.lowering.masks import MaskContext, register_mask_rule
 from effects.lowering.sites import register_site
 from effects.lowering.summary import declare_noted
@@ -95,7 +96,7 @@ def call_handler(
     if platform not in platforms_of(target):
         raise unknown_target(target, site.where, f"the platform `{platform}`")
     devices = _jax.automatic_devices(ctx)
-    site = of_processes(ctx, site) if devices else site
+    site = dataclasses.replace(site, processes=_jax.processes_of(ctx)) if devices else site
     register_site(ctx, site)
     more = token or (_NOTHING,) * (len(results) > 1)
     has = {

@@ -115,11 +115,13 @@ def export(
             disabled_checks=(*disabled_checks, *_CHECKS),
             **options,
         )
-        exported_sites.take()
-        with errors_count_users_arguments():
-            exported = do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs)
-        # Records have the sites as they were lowered: with a kernel's place in its grid, or with the bounds of shards.
-        sites |= exported_sites.take()
+        # Records have the sites as they are lowered: with a kernel's place in its grid, or with the bounds of shards.
+        collecting = exported_sites.set(sites)
+        try:
+            with errors_count_users_arguments():
+                exported = do_export((RUNTIME_TOKEN,) * len(keys), *args, **kwargs)
+        finally:
+            exported_sites.reset(collecting)
         if keys and exported.nr_devices > 1 and jax.process_count() > 1:
             raise errors.unsupported(MSG_EXPORT_OF_PROCESSES.format(program=exported.fun_name))
         return Exported(exported, effects, sorted(sites, key=lambda site: site.id))

@@ -34,7 +34,7 @@ def run_flagged(jaxpr: Any, args: Sequence[Any], watch: Watch) -> tuple[Any, lis
     """Evaluates a jaxpr with constants. Returns a flag, true if a value is bad, and the results."""
     hidden, outs = (False, _jax.evaluate(jaxpr, args)) if watch.results else _run(jaxpr, args, watch)
     given = {*jaxpr.jaxpr.invars}
-    made = [out for out, var in zip(outs, jaxpr.jaxpr.outvars, strict=True) if not _is_in(var, given)]
+    made = [out for out, var in zip(outs, jaxpr.jaxpr.outvars, strict=True) if not (_is_variable(var) and var in given)]
     return any_of([hidden, watch.any_bad(made, "")]), outs
 
 
@@ -135,10 +135,6 @@ def _seen(jaxpr: Any, watch: Watch, results: Sequence[Any], maybe: set[Any]) -> 
 
 def _is_variable(x: Any) -> bool:
     return not hasattr(x, "val")
-
-
-def _is_in(x: Any, variables: Any) -> bool:
-    return _is_variable(x) and x in variables
 
 
 def _run(jaxpr: Any, args: Sequence[Any], watch: Watch, first: int = 0, carried: int = 0) -> tuple[Any, list[Any]]:

@@ -22,7 +22,7 @@ _MOVES = _named(
     "reshape transpose broadcast_in_dim squeeze rev copy optimization_barrier name "
     "device_put sharding_constraint mesh_cast reshard layout_constraint pbroadcast pvary pcast all_gather "
     "all_to_all ppermute slice dynamic_slice dynamic_update_slice concatenate pad select_n split tile gather real imag "
-    "after print_grad get swap"
+    "dependency print_grad get swap"
 )
 """Primitives that copy elements of their operands, of all types."""
 
@@ -47,6 +47,9 @@ _SHOWS_NAN = _SHOWS_INFINITY | _named(
     "tanh asinh acosh atanh logistic erf erfc erf_inv reduce_prod cumprod"
 )
 """NaN in an operand is NaN in the result."""
+
+_SHOWS_COMPLEX = _SHOWS_INFINITY - _named("abs floor ceil round sqrt log log1p") | {"dynamic_update_slice"}
+"""NaN in one part of a complex operand is in the result: others may lose it. `tanh` of `inf + nan j` is 1."""
 
 _ACROSS = _named(
     "psum psum_invariant pmax pmin ppermute all_gather all_gather_invariant all_gather_reduced all_to_all "
@@ -91,14 +94,14 @@ def shows_bad(eqn: Any, position: int, nan: bool, inf: bool) -> bool:
     if len(eqn.outvars) != 1 or not is_float(result := eqn.outvars[0].aval) or 0 in result.shape:
         return False
     name = eqn.primitive.name
+    if jnp.issubdtype(eqn.invars[position].aval.dtype, np.complexfloating) and name not in _SHOWS_COMPLEX:
+        return False
     if name == "convert_element_type":
         return is_float(eqn.invars[0].aval) and jnp.finfo(result.dtype).bits >= 16
     if name == "dynamic_update_slice":
         return position == 1
     if name == "integer_pow":
         return eqn.params["y"] > 0 and nan
-    if name in ("max", "min") and jnp.issubdtype(result.dtype, np.complexfloating):  # these compare real parts first
-        return False
     if inf and name == "div":
         return nan and position == 0
     return name in ((_SHOWS_INFINITY if inf else _SHOWS_NAN) if nan else _MOVES_ALL)

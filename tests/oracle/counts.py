@@ -35,7 +35,7 @@ def _count(s: Any, functions: Mapping[str, Block_]) -> int:
     if form in _NONE:
         return 0
     if form in _ONE:
-        if is_native(s.kind):
+        if is_native(s.kind) and EFFECTS[s.kind]:
             raise Unknown
         return int(EFFECTS[s.kind] and getattr(s, "level", "") != "DEBUG")
     if form in ("Scan", "Map"):
