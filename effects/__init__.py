@@ -146,7 +146,6 @@ __all__ = [
     "CheckError",
     "EffectError",
     "FormatError",
-    "ListHandler",
     "Record",
     "add_handler",
     "asynchronous",
