@@ -106,7 +106,7 @@ class _Wait(NamedTuple):
 
     what: str
     says: str = ""
-    alike: tuple[Any, ...] = ()  # the key of waits shown as one, with a count; empty: `what` and `says` are the key
+    alike: tuple[Any, ...] = ()  # waits with equal keys are shown once, with a count; empty: by `what` and `says`
     stack: tuple[str, ...] = ()
 
 

@@ -340,7 +340,7 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
       if ((in_run || !stream.runs.empty()) && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;
       stream.ended.emplace_back(in_run ? last_run_ + 1 : last_run_, Finished{thread, epoch.info.epoch});
       tell_ended(stream, finished);
-      // Its end is heard when the run has been replayed: the run's own function may be all that is left.
+      // The host hears of the end when it has replayed the run, and of this now: no other domain has anything left.
       if (in_run || !stream.ended.empty()) note_complete(epoch, left);
       stream.epochs.pop_front();
       again = again || !stream.epochs.empty() || !plain_.epochs.empty();
