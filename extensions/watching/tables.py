@@ -49,7 +49,7 @@ _SHOWS_NAN = _SHOWS_INFINITY | _named(
 """NaN in an operand is NaN in the result."""
 
 _SHOWS_COMPLEX = _SHOWS_INFINITY - _named("abs floor ceil round sqrt log log1p") | {"dynamic_update_slice"}
-"""Operations that return NaN for a complex operand with NaN in one part. Others may lose it: `tanh` of `inf + nan j` is 1."""
+"""Operations that keep NaN in one part of a complex operand. Others may lose it: `tanh` of `inf + nan j` is 1."""
 
 _ACROSS = _named(
     "psum psum_invariant pmax pmin ppermute all_gather all_gather_invariant all_gather_reduced all_to_all "
