@@ -29,6 +29,8 @@ EAGER = native.Caller("an eager call")
 def _effect_impl(*given: Any, site: Site) -> list[Any]:
     with jax.transfer_guard("allow"):  # the user's guard is not for our transfer
         operands, site = site.without_idle_mask(given)
+        if len(operands) < len(given) and not given[0]:
+            return [jnp.zeros(result.shape, result.stored) for result in site.results or ()]
         if site.per_shard and any(isinstance(x, jax.Array) and len(x.sharding.device_set) > 1 for x in operands):
             return list(_program_of(site)(*operands))
         # JAX may pass a Python number, for example when it differentiates one.

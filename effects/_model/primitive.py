@@ -6,7 +6,6 @@ lowering is in `lowering/`; its evaluation outside of any program is in `dispatc
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,30 +88,18 @@ def _effect_batch(
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Batches an effect to one record with lanes, which is replayed lane by lane even if no operand is batched. JAX's
     own effects happen once if no operand is batched, as in JAX."""
-    values = dims[0 if site.mask is None else 1 :]
-    if all(dim is None for dim in values) and (site.origin is not None or _jax.is_axis_of_tangents(axis_data)):
-        if len(values) == len(dims) or dims[0] is None:
-            outs = effect_p.bind(*operands, site=site)
-        else:
-            outs = _bind_in_any_lane(operands[0].any(dims[0]), operands[1:], site)
+    masks = 0 if site.mask is None else 1
+    happens_once = site.origin is not None or _jax.is_axis_of_tangents(axis_data)
+    if happens_once and all(dim is None for dim in dims[masks:]):
+        # A mask that differs along the axis holds if it holds anywhere along it.
+        active = [x if dim is None else x.any(dim) for x, dim in zip(operands[:masks], dims[:masks], strict=True)]
+        outs = effect_p.bind(*active, *operands[masks:], site=site)
         return outs, [None] * len(outs)
     moved = [
         x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(operands, dims, strict=True)
     ]
     outs = effect_p.bind(*moved, site=site.with_lanes(axis_data.size, [dim is not None for dim in dims]))
     return outs, [0] * len(outs)
-
-
-def _bind_in_any_lane(active: Any, operands: Sequence[Any], site: Site) -> Sequence[Any]:
-    """Binds the effect of a site with a mask once for a whole axis, if the mask holds in any lane of the axis."""
-    if site.lanes:
-        return effect_p.bind(active, *operands, site=site)
-    site = dataclasses.replace(site, mask=None)  # a site without lanes needs no mask
-
-    def skip(*_: Any) -> list[Any]:
-        return [jax.lax.full(aval.shape, 0, aval.dtype) for aval in result_avals(site)]
-
-    return jax.lax.cond(active, lambda *given: effect_p.bind(*given, site=site), skip, *operands)
 
 
 def _effect_transpose(cotangents: Any, *operands: Any, site: Site) -> Any:

@@ -41,8 +41,7 @@ def _print_grad_transpose(cotangents: Sequence[Any], *args: Any, site: Site) -> 
     cotangents = [_jax.ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     _, operands, _ = _split(site.operands, site)
     stored = [jnp.asarray(x, operand.stored) for x, operand in zip(cotangents, operands, strict=True)]
-    if not mask or site.lanes or isinstance(mask[0], _jax.Tracer) or mask[0]:  # eager evaluation ignores masks
-        effect_p.bind(*mask, *stored, *others, site=site)
+    effect_p.bind(*mask, *stored, *others, site=site)
     return [*(None for _ in mask), *cotangents, *(None for _ in others)]
 
 

@@ -202,7 +202,7 @@ class Site:
         return dataclasses.replace(self, mask=mask, hidden=hidden, leaves=leaves, **changes)
 
     def without_idle_mask(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Site]:
-        """Operands and site without a mask where there are no lanes to mask; such a mask is always true."""
+        """Operands and site without a mask that has no lanes, for a caller that looks at the mask itself."""
         if self.mask is None or self.lanes:
             return operands, self
         return operands[1:], dataclasses.replace(self, mask=None)
