@@ -44,9 +44,11 @@ def _batch_cond(batch: _Rule) -> _Rule:
 
 
 def _as_of_lanes(active: Any, x: Any) -> Any:
-    """An operand of a branch that runs for all lanes. A NaN of an inactive lane must not reach the derivative of the
-    active ones: JAX's issue 1052. Integers have no derivative, and keep their types in a region."""
-    return _jax.select(active, x, jax.lax.stop_gradient(x)) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+    """An operand of a branch that runs for all lanes, mapped along all axes of the predicate as in JAX. A NaN of an
+    inactive lane must not reach the derivative of the active ones: JAX's issue 1052. Integers have no derivative, and
+    keep their types in a region."""
+    takes_type = jnp.issubdtype(x.dtype, jnp.inexact) or _jax.axes_of_same(x) == _jax.axes_of_same(active)
+    return _jax.select(active, x, jax.lax.stop_gradient(x)) if takes_type else x
 
 
 def _has_only_effects(branch: Any) -> bool:

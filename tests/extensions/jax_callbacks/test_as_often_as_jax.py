@@ -207,6 +207,33 @@ def test_branches_of_one_axis_and_operands_of_another(ordered, lines):
         assert collections.Counter(ours) == _count({"inner 0": 2, "inner 1": 2, "none": 1})
 
 
+NESTED = {
+    "cond": lambda do, turn, same: jax.lax.cond(turn, lambda: jnp.int32(_all(do, 8, same)), lambda: jnp.int32(0)),
+    "cond of effects only": lambda do, turn, same: jax.lax.cond(
+        turn, lambda: (do("same", same), same)[1], lambda: same
+    ),
+    "while": lambda do, turn, same: jax.lax.while_loop(
+        lambda c: (c[0] < 2) & turn, lambda c: (c[0] + 1, c[1] + _all(do, 8, same)), (0, jnp.int32(0))
+    )[1],
+}
+
+
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.float32])
+@pytest.mark.parametrize("of", ["both", "outer", "inner"])
+@pytest.mark.parametrize("nest", NESTED)
+def test_predicates_of_two_axes(nest, of, dtype, lines):
+    """Where all lanes of two `vmap`s take a branch or go on, effects happen as often as in JAX."""
+
+    def call(do, outer, inner):
+        turn = {"both": outer + inner, "outer": outer, "inner": inner}[of] >= 0
+        return NESTED[nest](do, turn, jnp.asarray(9, dtype))
+
+    for kind in ("print", "callback"):
+        inner = _program(KINDS[kind], call, False, (None, 0))
+        expected, ours = (lines(jit(jax.vmap(inner, (0, None))), LANES, jnp.arange(2)) for jit in (jax.jit, fx.jit))
+        assert collections.Counter(ours) == collections.Counter(expected) and ours
+
+
 def test_results_do_not_differ_between_lanes(lines):
     """A result of a callback that ran once is equal in all lanes, so `out_axes` may be None; with ours it may not."""
 

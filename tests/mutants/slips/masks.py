@@ -66,7 +66,7 @@ SLIPS = (
     Slip(
         "masks.not_a_number",
         BATCHING,
-        "return _jax.select(active, x, jax.lax.stop_gradient(x)) if jnp.issubdtype(x.dtype, jnp.inexact) else x",
+        "return _jax.select(active, x, jax.lax.stop_gradient(x)) if takes_type else x",
         "return x",
         "What is not a number in another lane reaches this one's derivative.",
         (_program("`grad` of `vmap`, a NaN in the other lane"),),
