@@ -159,11 +159,12 @@ uint64_t RunFile::scan() {
   }
   const auto round_of = [&](uint64_t until) { return until == 0 ? 0 : (until - 1) / segment; };
   const uint64_t said = header().taken.load(std::memory_order_relaxed);
-  // The page may be damaged.
-  if (said > taken && (oldest == ~uint64_t{0} || round_of(said) <= oldest + segments)) taken = said;
+  // The page may be damaged. Then records at the end may be missing, so the number itself is a place that is not whole.
+  const bool is_so = said >= taken && (oldest == ~uint64_t{0} || round_of(said) <= oldest + segments);
+  if (is_so) taken = said;
+  uint64_t gaps = is_so ? 0 : 1;
   const uint64_t newest = round_of(taken);
   is_cut_ = newest >= segments;
-  uint64_t gaps = 0;
   entries_.clear();
   // Takes the whole entries of a round, from this place in the segment on. Returns their end.
   const auto add = [&](uint64_t number, uint64_t round, uint64_t from, bool is_cut) {
