@@ -44,16 +44,16 @@ def _batch_cond(batch: _Rule) -> _Rule:
 
 
 def _as_of_lanes(active: Any, x: Any) -> Any:
-    """An operand of a branch that runs for all lanes, mapped along all axes of the predicate as in JAX. A NaN of an
-    inactive lane must not reach the derivative of the active ones: JAX's issue 1052. Integers have no derivative, and
-    keep their types in a region."""
+    """An operand of a branch that runs for all lanes. As in JAX, the `select` maps it along all axes of the predicate,
+    and keeps a NaN of an inactive lane out of the derivative of the active ones: JAX's issue 1052. Integers have no
+    derivative: in a region they keep their types."""
     takes_type = jnp.issubdtype(x.dtype, jnp.inexact) or _jax.axes_of_same(x) == _jax.axes_of_same(active)
     return _jax.select(active, x, jax.lax.stop_gradient(x)) if takes_type else x
 
 
 def _has_only_effects(branch: Any) -> bool:
-    """True if a branch has only effects, and so no collective. The program waits for none of these effects, except for
-    those that may end the program; the branch's results may be theirs."""
+    """True if a branch has only effects, and so no collective. The program waits only for those that may end it, and
+    the branch returns only their results."""
     given = {id(out) for eqn in branch.eqns for out in eqn.outvars}
     if not branch.eqns or any(id(out) not in given for out in branch.jaxpr.outvars):
         return False
@@ -143,7 +143,7 @@ def _batch_while(batch: _Rule) -> _Rule:
 
 @patches.implements("vmap of custom_vmap")
 def _batch_custom_vmap(batch: _Rule) -> _Rule:
-    """Leaves batched operands to the user's rule. If no operand is batched, every lane calls the function."""
+    """Leaves batched operands to the user's rule. If none is batched, every lane calls a function with effects."""
 
     def rule(axis_data: Any, args: Any, dims: Any, *, call: Any, **params: Any) -> Any:
         if any(dim is not None for dim in dims) or not needs_masks(call):
@@ -156,7 +156,7 @@ def _batch_custom_vmap(batch: _Rule) -> _Rule:
 @patches.implements("vmap of run_state")
 def _batch_run_state(_: None) -> _Rule:
     """JAX (0.10 to 0.12) has no batching rule for `run_state`. Effects happen in each lane even if no operand is
-    batched, so they need one: references become values, as when JAX lowers `run_state`."""
+    batched, so a `run_state` with effects needs a rule: references become values, as when JAX lowers `run_state`."""
 
     def rule(axis_data: Any, args: Any, dims: Any, *, jaxpr: Any, is_initialized: Any, **params: Any) -> Any:
         if needs_masks(jaxpr) and not any(map(_jax.is_reference, args)):
@@ -196,7 +196,7 @@ def _differs(
 
 
 def _batch_held(primitive: Any, holder: Holder) -> None:
-    """Registers a batching rule for a primitive with a holder. It maps operands if the primitive had no rule before,
+    """Registers a batching rule for a primitive with a holder. The rule maps operands if the primitive had none before,
     and effects even if no operand is mapped."""
     rules = _jax.batching.fancy_primitive_batchers
     original = rules.get(primitive)  # runs an equation without mapped operands once, not per lane

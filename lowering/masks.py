@@ -1,9 +1,9 @@
 """The mask pass: effects only where a predicate holds.
 
-Under `vmap`, a branch whose predicate differs between lanes runs for all of them, and so does a loop until the last is
-through. The pass gives every effect in there a mask, so that only the lanes that a Python program would have brought
-there have it. It is of the same shape as the token pass: a loop over the equations of a jaxpr, rules for some
-primitives, and the holders for the rest.
+Under `vmap`, a branch whose predicate differs between lanes runs for all lanes, and a loop runs until its last lane has
+ended. The pass gives every effect inside a mask, so that only the lanes that would reach the effect in a Python program
+have it. Like the token pass it is a loop over the equations of a jaxpr, with rules for some primitives and holders for
+the rest.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from effects.lowering.tokens import registered_rule
 # Lanes one after the other, for calls that cannot run for all lanes of a `vmap` at once.
 #
 # Under nested `vmap`s the lanes of the outermost vary slowest, as for every other effect. A `scan` would reverse that,
-# since an outer `vmap` maps its body. So such a call stays a primitive until it is lowered, and each `vmap` puts a loop
-# around its body.
+# since an outer `vmap` maps the body of the `scan`. So such a call stays a primitive until it is lowered, and each
+# `vmap` puts a loop around its body.
 
 _Binder = TypeVar("_Binder", bound=Callable[..., Sequence[Any]])
 
@@ -49,10 +49,10 @@ def lane_by_lane(fun: Callable[..., Sequence[Any]], args: Sequence[Any]) -> list
 
 
 def call_lanes(axis_data: Any, args: Sequence[Any], dims: Sequence[int | None], *, body: Any) -> tuple[Any, Any]:
-    """Calls a jaxpr for one lane after the other: a batching rule."""
+    """The batching rule: calls a jaxpr for one lane after the other."""
     is_mapped = [dim is not None for dim in dims]
     values = [x if dim is None else _jax.lanes_at_front(x, dim, axis_data) for x, dim in zip(args, dims, strict=True)]
-    if _jax.is_axis_of_tangents(axis_data):  # effects happen once along them
+    if _jax.is_axis_of_tangents(axis_data):  # along such an axis, effects happen once
         loop, has_lanes = _jax.batched(body, axis_data, is_mapped, False)
         return _lane_p.bind(*values, body=loop), [0 if has else None for has in has_lanes]
 
@@ -70,12 +70,12 @@ def call_lanes(axis_data: Any, args: Sequence[Any], dims: Sequence[int | None], 
 
 
 def lanes_of(axis_data: Any) -> Any:
-    """The numbers of the lanes, as a kernel's input takes them."""
+    """The numbers of the lanes, in the type and rank of a kernel's input."""
     return jnp.arange(axis_data.size, dtype=jnp.float32)[:, None, None]
 
 
 class _Lanes:
-    """The pass that tells kernels in which lane they are."""
+    """The pass that gives each kernel the number of its lane."""
 
     def bind(self, eqn: Any, operands: list[Any], consts: Sequence[Any], state: list[Any]) -> Sequence[Any] | None:
         if not self.enters(eqn) or (bind := _lane_takers.get(eqn.primitive)) is None:
@@ -124,9 +124,9 @@ _jax.mlir.register_lowering(_lane_p, _jax.mlir.lower_fun(_run))
 
 MSG_MISSING_MASK = (
     "Effect {effects} reached the primitive `{primitive}` at {where}, under a predicate that differs between the lanes "
-    "of a `vmap`. There only some lanes have the effect, and there is no rule by which `{primitive}` could tell. Move "
-    "the effect out of `{primitive}`, describe the primitive with `@lowering.holds({primitive}_p)`, or loop over the "
-    "lanes with `jax.lax.map`."
+    "of a `vmap`. There only some lanes have the effect, and no rule says how to mask it in `{primitive}`. Move the "
+    "effect out of `{primitive}`, describe the primitive with `@lowering.holds({primitive}_p)`, or loop over the lanes "
+    "with `jax.lax.map`."
 )
 MSG_MASKED_STATE = (
     "A {control} whose predicate differs between the lanes of a `vmap` has effects and uses a mutable reference from "
@@ -180,9 +180,9 @@ _mask_rules: dict[Any, MaskRule] = {}  # by primitive; written when modules are 
 def register_mask_rule(*primitives: Any) -> Callable[[MaskRule], MaskRule]:
     """Registers how primitives have effects in some lanes only, where `lowering.holds` is not enough.
 
-    A branch or a loop whose predicate differs between the lanes of a `vmap` runs for all of them, and its effects are
-    for those that a Python program would have brought there. A rule takes `(ctx, active, *args, **params)` and returns
-    the equation's results. A primitive that only has a token rule runs lane by lane; one without any rule is refused.
+    A branch or a loop whose predicate differs between the lanes of a `vmap` runs for all lanes, but only those that
+    would reach an effect in a Python program have it. A rule takes `(ctx, active, *args, **params)` and returns the
+    equation's results. A primitive that only has a token rule runs lane by lane; one without any rule is refused.
 
     Args:
         *primitives: The primitives.
@@ -257,7 +257,7 @@ def mask_held(eqn: Any, active: Any, operands: Sequence[Any]) -> Sequence[Any]:
 
 
 def masked(jaxpr: Any) -> Any:
-    """A jaxpr, with constants or without, with the predicate ahead of its inputs."""
+    """The jaxpr, closed or open, with the predicate ahead of its inputs."""
     return rewritten_for(_MASKS, jaxpr, [_jax.per_device(_jax.boolean())])
 
 

@@ -38,10 +38,10 @@ class LineFilter:
 
     Attributes:
         native: The part of the filter that native code applies.
-        least: From which level on its effects are shown, in place of its logger's; None: as the logger has it.
-        num_sites: How many sites programs have of it now.
-        can_be_switched: Whether its effects may be left out. Else programs wait for results.
-        first_state: What can be changed, as its call and listeners have it.
+        least: The lowest level of effects that are shown, in place of the logger's; None: the logger's.
+        num_sites: The number of its sites that programs have now.
+        can_be_switched: True if its effects may be left out: nothing waits for their results.
+        first_state: The part that can be changed, as the call and the listeners have set it.
     """
 
     def __init__(self, site: Site) -> None:
@@ -104,8 +104,8 @@ _FEW = 1000
 class KnownSites:
     """Sites by their hash. Lowering registers a site before its program is loaded.
 
-    A site goes when no program has it and no record of it can come: the drain's leader takes it out. There may be any
-    number of them, as functions of the user's and arguments that are known while tracing are part of a site.
+    The drain's leader removes a site when no program has it and no record of it can come. There may be any number of
+    sites, since functions of the user's and arguments that are known while tracing are part of a site.
     """
 
     def __init__(self) -> None:
@@ -121,11 +121,11 @@ class KnownSites:
         when_levels_change(self._follow_levels)
 
     def listen(self, listener: Callable[[Site], object]) -> None:
-        """Has `listener` called with each site before a record of it can come; with one site perhaps several times."""
+        """Has `listener` called with each site before a record of it can come, perhaps several times with one site."""
         self._listeners.append(listener)
 
     def stop_listening(self, listener: Callable[[Site], object]) -> None:
-        """Ends what `listen` has begun."""
+        """Removes a listener that `listen` has added."""
         self._listeners.remove(listener)
 
     def listen_for_lines(self, listener: Callable[[Line, LineFilter], None]) -> None:
@@ -185,7 +185,7 @@ class KnownSites:
             return self.filters[line]
 
     def _forget_lines(self) -> None:
-        """Forgets lines that only count, of no program: texts that a program makes anew are lines without number."""
+        """Forgets lines that no program has and whose filters nobody changed: new texts make any number of lines."""
         for line, known in list(self.filters.items()):
             if known.may_be_forgotten:
                 del self.filters[line]
@@ -196,7 +196,7 @@ class KnownSites:
             known.follow_levels()
 
     def find(self, site_id: int) -> Site:
-        """The site of a record. One that was not lowered here is rebuilt from what its program says of it."""
+        """The site of a record. One that was not lowered here is rebuilt from the description in its program."""
         site = self._sites.get(site_id)
         if site is None:
             with self._lock:
@@ -214,7 +214,7 @@ class KnownSites:
 
 
 class _Claim:
-    """A program's claim on a site. It does not keep the site, and so no function of the user's."""
+    """A program's claim on a site. It does not keep the site alive, and so no function of the user's."""
 
     __slots__ = ("_release", "_site_id")
 
@@ -236,8 +236,8 @@ known_sites: KnownSites = KnownSites()
 
 MSG_NO_DEVICE = (
     "Effect `{effect}` at {where} is in a program that is lowered for {platform}, and this process has no such "
-    "device. Effects are published from there by callbacks of JAX's, which it makes only for devices of this process. "
-    "Lower the program where there is one, or export it with `fx.export(f, platforms=[{platform!r}])`."
+    "device. Effects there are published by callbacks of JAX's, which JAX makes only for devices of this process. "
+    "Lower the program in a process that has one, or export it with `fx.export(f, platforms=[{platform!r}])`."
 )
 
 MSG_ON_HOST = (
@@ -254,8 +254,8 @@ MSG_PER_SHARD_HERE = (
 
 def register_site(ctx: Any, site: Site) -> object:
     """Makes the site known for as long as the program or the returned claim is kept. A callback that publishes the
-    site's records must keep the claim: a program may still run when it is kept no more. Refuses a site where XLA has no
-    handlers."""
+    site's records must keep the claim: a program may still run when nothing keeps it any more. Refuses a site where XLA
+    has no handlers."""
     if platforms := " and ".join(_jax.left_to_host_by(ctx)):
         raise _jax.Refused(MSG_ON_HOST.format(effect=site.effect, where=site.where, platforms=platforms))
     claim = known_sites.register(site.portable)
@@ -295,7 +295,7 @@ def publish(
     device: int | None = None,
     reply: native.HostReply | None = None,
 ) -> None:
-    """Publishes one record. `device`: None if it is not known, as of programs, which JAX lowers for any devices."""
+    """Publishes one record. `device`: None if it is not known, as in a program, which JAX lowers for any devices."""
     shown = known_sites.filter_of(site).native  # also for effects with results, which it counts
     if reply is None and site.mask is not None and not site.symbols and not np.any(operands[0]):
         shown = _OF_NO_LANE
@@ -319,7 +319,7 @@ _OF_NO_LANE.on = False
 def publish_and_wait(
     site: Site, token: tuple[int, ...], operands: Sequence[Any], device: int | None = None
 ) -> list[np.ndarray]:
-    """Publishes a record; returns what a callback returns, once it has run in its place."""
+    """Publishes a record. If it is of a callback with results, waits for them and returns them."""
     reply = None if site.results is None else native.HostReply()
     publish(site, token, operands, device, reply)
     if reply is None:
@@ -331,7 +331,7 @@ def publish_and_wait(
 
 
 def publish_in_program(site: Site, token: np.ndarray, operands: Sequence[Any]) -> list[Any]:
-    """Publishes a record of a program; returns the next token, and what a callback returns."""
+    """Publishes a record of a program. Returns the next token, and the results of a callback."""
     results = publish_and_wait(site, tuple(map(int, token)), operands)
     token = np.array(token)
     if site.effect.ordered:
@@ -346,7 +346,7 @@ def publish_end(tokens: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def publish_plain(site: Site, operands: Sequence[Any]) -> list[Any]:
-    """Publishes a record of a program that JAX dispatched; returns what a callback returns."""
+    """Publishes a record of a program that JAX dispatched. Returns the results of a callback."""
     return publish_and_wait(site, _PLAIN, operands)
 
 
@@ -355,7 +355,7 @@ _PLAIN = (stream_of(PLAIN_THREAD), 0, 0, 0)
 
 
 def to_bytes(x: np.ndarray) -> Any:
-    """An array's bytes in C order, for native code; large ones where they lie."""
+    """An array's bytes in C order, for native code; if it is large and contiguous, without a copy."""
     if x.nbytes < _SMALL:
         return x.tobytes()
     return np.ascontiguousarray(x).reshape(-1).view(np.uint8)

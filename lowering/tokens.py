@@ -38,7 +38,7 @@ class TokenContext(NamedTuple):
         eqn: The equation.
         primitive: Its primitive.
         where: The user's line that made the equation, as text.
-        effects: The effects of the equation and of the records ahead of it, without JAX's own: those with tokens.
+        effects: The effects with tokens of the equation and of the records ahead of it, so none of JAX's own.
         outs: The number of the equation's results.
         call: A number that is unique among the equations of one jaxpr. It keeps apart calls that are otherwise equal.
         edges: The boundary markers that the equation's record also publishes.
@@ -138,7 +138,7 @@ def registered_rule(primitive: Any) -> TokenRule | None:
     return _token_rules.get(primitive)
 
 
-# The leaves of a threaded program: what publishes.
+# The primitives that publish: the leaves of a threaded program.
 #
 # Tokens are `uint32[4]`, or in a region of replicas `uint32[6]`; see `effects/_model/wire.py` and `docs/design.md`.
 
@@ -173,8 +173,8 @@ returns; the program waits for them. `region`: for a callback, its `InRegion`. I
 equal counts of effects, the host answers them all at once.
 
 The token is the last result on purpose. If operands and results were exactly a while loop's carry, in its order, XLA
-would take the carry for loop-invariant: `GetInvariantGTEsForWhileBody` in xla/service/while_util.cc does not ask if the
-body's root is a tuple (JAX 0.10.2 and 0.12; `io_callback` has the fault too). The order is free once it asks."""
+would take the carry for loop-invariant: `GetInvariantGTEsForWhileBody` in xla/service/while_util.cc does not check that
+the body's root is a tuple (JAX 0.10.2 and 0.12; `io_callback` has the fault too). Once it does, the order is free."""
 
 records_p: _jax.Primitive = _jax.Primitive("records")
 records_p.multiple_results = True
@@ -242,7 +242,7 @@ class Schedule(Protocol):
         ...
 
     def last(self, x: Any) -> Any:
-        """Returns the version of a result that depends on the latest token it was tied to, if any."""
+        """Returns the version of a result that was last tied to a token; the result itself if it never was."""
         ...
 
 

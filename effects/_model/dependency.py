@@ -13,7 +13,7 @@ dependency_p.multiple_results = True
 
 
 def add_dependency(others: Iterable[Any], values: Sequence[Any]) -> list[Any]:
-    """The values, with a dependency on the others; on a token: until its effects have been published."""
+    """Makes values depend on others; on a token: they are available once its effects have been published."""
     others, values = list(others), list(values)
     arrays = [at for at, value in enumerate(values) if not _jax.is_reference_type(_jax.typeof(value))]
     if arrays:

@@ -62,7 +62,7 @@ def bind_where(when: Any, operands: Sequence[Any], site: Site, call: str) -> Non
 
 
 def take_when(when: Any, site: Site, call: str) -> Any:
-    """The boolean of a `when`, checked; None stands for True."""
+    """Checks a `when`, and returns its boolean; None stands for True."""
     if when is None:
         return True
     if _jax.is_reference(when):
@@ -86,8 +86,8 @@ def _effect_jvp(primals: Any, tangents: Any, *, site: Site) -> tuple[list[Any], 
 def _effect_batch(
     axis_data: Any, operands: Sequence[Any], dims: Sequence[Any], *, site: Site
 ) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Batches an effect to one record with lanes, which is replayed lane by lane even if no operand is batched. JAX's
-    own effects happen once if no operand is batched, as in JAX."""
+    """Batches an effect to one record with lanes, which is replayed lane by lane even if no operand is batched. If no
+    operand is batched, JAX's own effects happen once, as in JAX, and so do all effects along an axis of tangents."""
     masks = 0 if site.mask is None else 1
     happens_once = site.origin is not None or _jax.is_axis_of_tangents(axis_data)
     if happens_once and all(dim is None for dim in dims[masks:]):

@@ -13,7 +13,7 @@ class Shards(NamedTuple):
     """The shards of a record.
 
     Attributes:
-        index: The slice of the whole that this shard is, of the first sharded array, or of the first array if none is.
+        index: The slice that this shard is of the first sharded array; if none is sharded, all of the first array.
         smaller: The arguments whose shard is smaller here than elsewhere, with the slice of the padded shard.
     """
 

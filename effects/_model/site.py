@@ -128,7 +128,7 @@ class Site:
     where: Where
     lanes: tuple[int, ...] = ()  # sizes of the `vmap`s around the call, the outermost first
     mask: Operand | None = None  # the lanes that have the effect, an operand before the leaves; None: all lanes
-    processes: tuple[int, ...] = ()  # the processes that each have all records, where XLA's partitioner has several
+    processes: tuple[int, ...] = ()  # the processes that have its records, if these are replicated over devices
     num_dynamic_sizes: int = 0  # the number of symbolic sizes, which come first in its records
     per_shard: bool = False  # True if each shard of a sharded array is an effect of its own
     shards: Shards | None = None  # in the site of one record: its shards
@@ -202,7 +202,7 @@ class Site:
         return dataclasses.replace(self, mask=mask, hidden=hidden, leaves=leaves, **changes)
 
     def without_idle_mask(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Site]:
-        """Operands and site without a mask that has no lanes, for a caller that looks at the mask itself."""
+        """Operands and site; without the mask if the site has no lanes, for a caller that looks at the mask itself."""
         if self.mask is None or self.lanes:
             return operands, self
         return operands[1:], dataclasses.replace(self, mask=None)
@@ -267,7 +267,7 @@ class Site:
 
     @functools.cached_property
     def symbols(self) -> tuple[Any, ...]:
-        """The sizes that are not numbers, while a program is traced for symbolic shapes."""
+        """The sizes that are not numbers, while a program is traced with symbolic shapes."""
         sizes = list(self.lanes)
         for operand in (self.mask, *self.leaves, *(self.content.results or ())):
             if isinstance(operand, Operand):
@@ -297,7 +297,7 @@ class Site:
 
     @functools.cached_property
     def index(self) -> tuple[slice, ...] | None:
-        """The slice of the whole that a record's shard is, of the first sharded array, or of the first if none is."""
+        """The slice that a record's shard is of the first sharded array; if none is sharded, all of the first array."""
         if not self.per_shard or not self.arrays:
             return None
         if self.shards is not None:
