@@ -2,8 +2,7 @@
 
 Native code restores the order and formats what it can, without Python's lock. One thread leads: it takes batches and
 replays them. While it runs user functions, it offers the lead to a standby thread, so that a function may wait for
-effects, its own or others'. The ordered functions of one thread's programs never run at the same time; those of several
-threads' may, as the threads themselves do, and those without order beside any other.
+effects, its own or others'. The functions of one order domain of one thread's programs never overlap; all others may.
 """
 
 from __future__ import annotations
@@ -88,9 +87,9 @@ class Drain:
         streams.is_named = lambda thread: failures.names(thread) or self.has_functions_of(thread)
         self.beside: Beside = Beside()  # see `run_beside`
         self.runs: Runs = {}
-        # By the identity of a drain thread: the function that it runs, as a `Running` begins.
+        # By the identity of a drain thread: the function that it runs, as the first fields of a `Running`.
         self.running: dict[int, tuple[Site, ProgramKey, tuple[int, ...], int, float]] = {}
-        self._nested: dict[int, Stream] = {}  # also by identity: the programs that its functions dispatch
+        self._nested: dict[int, Stream] = {}  # also by identity: the stream of the programs that its functions dispatch
         host = DirectCallsHost(
             *(streams, failures, observers, sites, self.runs, self.running),
             *(lambda: self.ended or self._start_thread(), self._look),
@@ -99,7 +98,7 @@ class Drain:
         self.ended: bool = False  # the process is ending: nothing runs in the background any more
         self.asks_person: bool = False  # see `asking_person`
         self._notes_functions = False
-        self.discards: bool = False  # at the end of the process later records are left out
+        self.discards: bool = False  # true at the end of the process: later records are left out
         self.has_discarded: bool = False  # true if some have been left out
         self._batches = 0  # the leader's
         self._writes = 0  # the leader's identity while it writes text without offering the lead
@@ -111,7 +110,7 @@ class Drain:
         self.before_start: Callable[[], None] = lambda: None  # functions to call before the first thread starts
 
     def note_functions(self, on: bool) -> None:
-        """Notes in the run file that is open when functions begin and end, or stops that."""
+        """Starts or stops noting in the open run file when functions begin and end."""
         self._notes_functions = on
 
     def run_beside(self, functions: Beside) -> None:
@@ -120,7 +119,7 @@ class Drain:
 
     @contextlib.contextmanager
     def asking_person(self) -> Iterator[None]:
-        """A function waits for a person meanwhile: nothing need move, and the supervisor reports no stall."""
+        """Marks a `with` block in which a function waits for a person: the supervisor reports no stall."""
         self.asks_person = True
         try:
             yield
@@ -132,17 +131,16 @@ class Drain:
         return any(of_thread == thread for of_thread, *_ in self.runs.copy().values())
 
     def replays(self, thread: int, keys: frozenset[str | int]) -> bool:
-        """True if records of this thread's programs and of these effects, as `keys_of_effects` has them, are being
-        replayed."""
+        """True if records of this thread's programs and of these effects are being replayed. `keys`: see
+        `keys_of_effects`."""
         return any(run[0] == thread and not keys.isdisjoint(keys_of_run(run)) for run in self.runs.copy().values())
 
     def has_functions_of(self, thread: int) -> bool:
-        """True if functions of this thread's programs are under way, or asynchronous functions, for which they may
-        wait."""
+        """True if functions that this thread's programs have called, or started asynchronously, are under way."""
         return self.is_suspended(thread) or any(run.caller == thread for run in self.beside.unended())
 
     def functions(self) -> list[str]:
-        """The functions that run, as messages call them."""
+        """The names of the functions that run, for messages."""
         running = self.running_functions().values()
         return [*(str(function) for function in running if function.run is None), *map(str, self.beside.unended())]
 
@@ -159,7 +157,7 @@ class Drain:
         return {thread: Running(*function, streams[thread], runs[thread]) for thread, function in running.items()}
 
     def threads(self) -> list[int]:
-        """The identities of the threads."""
+        """The identities of the living threads of the drain."""
         return [thread.ident for thread in self._threads if thread.ident is not None and thread.is_alive()]
 
     @property
@@ -221,7 +219,7 @@ class Drain:
         self.ended = True
 
     def wait(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Waits until `done()`, looked at when epochs end. False if the time ran out."""
+        """Waits until `done()`, which is called when the drain advances. False if the time ran out."""
         if self.ended:
             self.finish(done)
             return True
@@ -243,7 +241,7 @@ class Drain:
 
     def _waiting_for(self, nested: Stream) -> WaitForNested:
         def wait_for_nested(key: ProgramKey) -> None:
-            # A thread must not wait for itself: an output that was refused a wait has left a program in the thread's
+            # A thread must not wait for itself: an output whose wait was refused has left its program in the thread's
             # stream.
             if (nested.calls or self._failures.programs) and key[0] != nested.thread:
                 self.wait_for_nested(nested, key)
@@ -264,8 +262,8 @@ class Drain:
             native.leave()
 
     def _step(self, wait_for_nested: WaitForNested, nested: dict[int, Any]) -> tuple[bool, bool, bool]:
-        """Replays a batch. Returns whether this thread still leads, whether there was anything in the batch, and
-        whether the drain is to end. `nested`: the open calls of what this thread's functions dispatch."""
+        """Replays a batch. Returns three booleans: true if this thread still leads; if the batch was not empty; if the
+        drain must end. `nested`: the open calls of the programs that this thread's functions dispatch."""
         batch: Any = self._direct.next_batch(wait_for_nested, nested)  # plain tuples: `Batch` and `Item` take time
         if batch is None:
             return False, True, False
@@ -297,7 +295,7 @@ class Drain:
         return leads, bool(items or finished), stopped
 
     def _keys_of(self, items: list[Any], calls: list[tuple[Any, Site | None]], first: int, domain: int) -> Any:
-        """The keys of a run, for `keys_of_run`: the number of its order domain, or if it has none the names of each
+        """The keys of a run, for `keys_of_run`: the number of its order domain, or, without one, the names of each
         item's effects."""
         if domain != NO_DOMAIN:
             return frozenset((domain,))
@@ -308,7 +306,7 @@ class Drain:
         return keys
 
     def _look(self) -> None:
-        """Looks for what comes by no batch: programs that failed, threads that ended."""
+        """Looks for programs that failed and threads that ended, which no batch reports."""
         self._failure_poll.look()
         let_others_go_on(self._streams, self._failures, self.beside)
         self._streams.forget_ended()
@@ -347,9 +345,9 @@ class Drain:
         finished: list[tuple[int, int, int]],
         wait_for_nested: WaitForNested,
     ) -> bool:
-        """Replays the items from `first` on, records of one thread's programs and one order domain, which may run
-        functions of the user's. Returns True if this thread still leads."""
-        if native.offer() == 0 and not self.ended:  # a live thread crashes the interpreter's finalization
+        """Replays the items from `first` on: records of one order domain of one thread's programs, which may run user
+        functions. Returns True if this thread still leads."""
+        if native.offer() == 0 and not self.ended:  # a live thread would crash the interpreter's finalization
             self._start_thread()
         answer = None
         for at in range(first, len(items)):
@@ -377,8 +375,8 @@ class Drain:
         if answer is not None:
             reply, result, by_device = answer
             if by_device:
-                native.set_offer_urgent()  # the device may continue to a wait for others, whose records come later
-            answer_with(reply, result)  # the waiting program may continue in this thread, for any time
+                native.set_offer_urgent()  # the device may go on to wait for others, whose records come later
+            answer_with(reply, result)  # the waiting program may go on in this thread, however long it runs
         return native.reclaim()
 
     def _show(self, item: Item, call: Any, site: Site | None) -> None:
@@ -402,9 +400,8 @@ class Drain:
         return Replay(self._failures, self._observers, call or outside_epochs(), (thread, epoch))
 
     def _call(self, item: tuple[Any, ...], call: Any, eager_site: Site | None, wait_for_nested: WaitForNested) -> Any:
-        """Runs the functions of an item, and replays what stands between them. Returns the number of the reply that a
-        device waits for, always that of the last function; what to answer; and whether other devices have such calls.
-        """
+        """Runs the functions of an item, and replays the records between them. If a device waits for the last function,
+        returns the number of the reply, the results or the error, and True if other devices have such calls."""
         _, thread, epoch, _, parts, _, _, failed, asked = item
         key, failures = (thread, epoch), self._failures
         replay = Replay(failures, self._observers, call or outside_epochs(), key, wait_for_nested)
@@ -454,7 +451,7 @@ class Drain:
         return answer
 
     def wait_for_nested(self, nested: Stream, key: tuple[int, int] | None) -> None:
-        """Waits for the programs that a function called, so that their effects come where the function does. `key`: the
+        """Waits for the programs that a function called, so that their effects come in the function's place. `key`: the
         program that gets their failures."""
         if nested.calls:
             self.wait(lambda: not nested.calls)

@@ -61,7 +61,7 @@ def log_failure(failure: BaseException) -> None:
 
 
 def is_one_line(failure: BaseException) -> bool:
-    """True if the failure's text says all of it: the reader of a pipe has gone away."""
+    """True if the failure is reported by its text, without the cause: the reader of a pipe has gone away."""
     cause = failure.__cause__
     return isinstance(cause, BrokenPipeError) and cause.__traceback__ is None
 
@@ -96,7 +96,7 @@ def first_of_each_line(failures: Iterable[BaseException]) -> list[BaseException]
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception, its causes and contexts, and those of a group."""
+    """An exception, its causes and contexts, and the exceptions of a group."""
     seen: set[int] = set()
     queue: list[BaseException | None] = [error]
     while queue:
@@ -108,7 +108,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def clear_frames(error: BaseException) -> list[FrameType]:
-    """Clears the frames of its tracebacks. Returns the outermost, whose callers may still run."""
+    """Clears the frames of an exception's tracebacks. Returns the outermost frames, whose callers may still run."""
     tracebacks = [one.__traceback__ for one in chain(error) if one.__traceback__ is not None]
     for each in tracebacks:
         traceback.clear_frames(each)
@@ -198,8 +198,8 @@ class FailedProgram:
     # By line of `kept`: the number of further failures, and the newest one's text.
     lines: dict[SourceLine, tuple[int, str]] = dataclasses.field(default_factory=dict)
     awaited: BaseException | None = None  # the failure that ended the program; not among `kept`
-    elsewhere: bool = False  # true if that was on another device, perhaps another process's
-    first: BaseException | None = None  # of all failures; its note tells the fate of the effects after it
+    elsewhere: bool = False  # true if `awaited` was on another device, perhaps of another process
+    first: BaseException | None = None  # the first failure; its note counts the effects left out after it
     stopped: bool = False  # true if later effects are not carried out
     left_out: LeftOut = dataclasses.field(default_factory=LeftOut)
     logged: bool = False  # true if its first failure was logged
@@ -232,7 +232,7 @@ _KEPT_OF_ALL = 1000
 could add any number."""
 
 _UNRAISED = 1.0
-"""Seconds after which failures are logged that no caller has been given: a program may run for hours."""
+"""Seconds after which a failure is logged that no caller has been given: a program may run for hours."""
 
 
 class HostRunFailed(Exception):
@@ -277,7 +277,7 @@ class Failures:
 
         Args:
             key: The program.
-            failure: What one of its effects raised.
+            failure: The failure of one of its effects.
             stops: True if the program's later effects are not carried out, where `after_error` says so.
             logged: True if JAX has logged the failure.
         """
@@ -308,12 +308,12 @@ class Failures:
             ]
             for key, failure in failed:
                 self.add(key, failure)
-            native.taken_host_failures()  # another thread waits for the lock, and then finds the failures
+            native.taken_host_failures()  # until here, another thread waits for `_taking`, and then finds them
         for text in native.take_warnings():
             LOGGER.warning(text)
 
     def _log_later(self) -> None:
-        """Has failures logged if no caller is given them soon. With the lock."""
+        """Has failures logged if no caller is given them soon. The caller holds the lock."""
         if self._timer is None:
             self._timer = threading.Timer(_UNRAISED, self._log_unraised)
             self._timer.daemon = True
@@ -341,12 +341,12 @@ class Failures:
             clear_callers(frame)
 
     def end_program(self, key: ProgramKey, failure: BaseException, *, elsewhere: bool = False) -> None:
-        """Keeps the failure that ends the program. `elsewhere`: another device is the cause, whose own failure comes in
-        its place in the order, or never if it is one of another process. The program's effects continue until then."""
+        """Keeps the failure that ends the program. `elsewhere`: another device is the cause. Its own failure comes in
+        its place in the order, or never from another process; until then the program's effects continue."""
         _note(key, failure)
         with self._lock:
             program = self._of(key)
-            if program.awaited is not None and (elsewhere or not program.elsewhere):  # else another device has told it
+            if program.awaited is not None and (elsewhere or not program.elsewhere):  # `awaited` stays
                 program.kept += [] if elsewhere else [failure]
                 return
             program.awaited, program.elsewhere = failure, elsewhere
@@ -402,13 +402,13 @@ class Failures:
         return (program := self.programs.get(key)) is not None and program.stopped
 
     def leave_out(self, key: ProgramKey, site: Site, count: int) -> None:
-        """Counts effects that were not carried out, since one of the program failed."""
+        """Counts effects that were not carried out because an effect of the program had failed."""
         with self._lock:
             if (program := self.programs.get(key)) is not None:
                 program.left_out.add(site, count)
 
     def end_stopped(self, key: ProgramKey) -> None:
-        """Ends a program that waits for an effect that is not carried out, by the failure that stopped its effects."""
+        """Ends a program by the failure that stopped its effects: it waits for an effect that is not carried out."""
         with self._lock:
             program = self.programs.get(key)
             if program is not None and (program.awaited is None or program.elsewhere) and program.first is not None:
@@ -416,7 +416,7 @@ class Failures:
                 if program.first in program.kept:
                     program.kept.remove(program.first)
                     self._kept[owner] -= 1
-                elif (more := program.lines.get(line, (0, ""))) and more[0]:  # the number of earlier failures
+                elif (more := program.lines.get(line, (0, ""))) and more[0]:  # it was only counted, at its line
                     program.lines[line] = more[0] - 1, more[1]
                 else:
                     self._more[owner] -= 1
@@ -431,7 +431,7 @@ class Failures:
         return program.awaited if (program := self.programs.get(key)) is not None else None
 
     def drop_ended(self, epochs: Iterable[tuple[int, int, int]]) -> None:
-        """Drops from `unended` epochs (thread, first, count) that are about to end: nothing more comes of them."""
+        """Drops epochs (thread, first, count), which are about to end, from `unended`: nothing more comes of them."""
         if self.unended:
             with self._lock:
                 for thread, first, count in epochs:
@@ -443,7 +443,7 @@ class Failures:
                                 del self.programs[key]
 
     def take_awaited(self, key: ProgramKey) -> BaseException | None:
-        """The failure that ended this program."""
+        """Takes the failure that ended this program; None if there is none."""
         with self._lock:
             program = self.programs.get(key)
             if program is None or program.awaited is None:
@@ -497,9 +497,9 @@ class Failures:
         unended: bool = False,
         only_first: bool = False,
     ) -> list[BaseException]:
-        """Takes the failures of all programs, in order, or of those that these threads called and, outside of functions
-        that are replayed, threads that have ended. Leaves a failure that a call will raise. Leaves the failures of a
-        program that may still count effects, unless `unended`.
+        """Takes failures in order: of all programs, or of those that these threads called. A taker that replays no
+        function also takes those of threads that have ended. Leaves a failure that a call will raise and, unless
+        `unended`, those of a program that may still count effects.
 
         `taker`: the thread that takes them, if it is not the calling one. `only_first`: those of one program only.
         """
@@ -559,8 +559,8 @@ class Failures:
         return taken
 
     def keep_from_jax(self) -> None:
-        """Keeps JAX from reporting again, in a later program, a callback's failure in a program that it dispatched. We
-        report that failure."""
+        """Keeps JAX from reporting a callback's failure again in a later program, if JAX dispatched the one that
+        failed. We report that failure."""
         if self.plain_ended:
             self.plain_ended = False
             _jax.forget_failed_tokens(lambda text: errors.WAITED in text or errors.ENDED in text)

@@ -59,7 +59,7 @@ def _place(thread: int, placing: Placing, cell: int, number: int) -> Any:
 
 
 _PLACES = 32
-"""The number of shardings and devices for which a thread keeps tokens. One more drops all: crude, but rare."""
+"""The number of shardings and devices for which a thread keeps tokens. One more drops them all: crude, but rare."""
 
 
 def token_memory(thread: int, first: int, count: int) -> np.ndarray:
@@ -74,7 +74,7 @@ def token_memory(thread: int, first: int, count: int) -> np.ndarray:
 
 
 class WouldTrace(Exception):
-    """Raised by a call in place of a forbidden trace: `dispatch/native/python/launch.h`."""
+    """Raised by a call in place of a forbidden trace: see `dispatch/native/python/launch.h`."""
 
 
 _NO_LOCK = contextlib.nullcontext()
@@ -87,8 +87,8 @@ class Stream:
     `set_here` makes this stream the calling thread's.
 
     `calls` is keyed by epoch number and holds the epochs that have not ended, each as (`Caller`, standard output,
-    context). The dispatching thread adds, drain threads remove. No two open epochs have one number, since numbers wrap
-    around after four billion only.
+    context). The dispatching thread adds, drain threads remove. Numbers wrap around only after four billion epochs, so
+    no two open epochs have the same number.
 
     `running` is keyed by epoch number too, and holds the epochs of `calls` whose program may still fail, as
     (`ProgramTraits`, output token). The output token is ready when the program is over, and has an error if the program
@@ -154,7 +154,7 @@ class Stream:
 
     @property
     def newest_calling(self) -> int:
-        """The number of the newest epoch whose program calls back; -1 if there was none."""
+        """The number of the newest epoch whose program has callbacks; -1 if there was none."""
         return self._native.newest_calling
 
     def note_ended(self, number: int) -> None:
@@ -242,7 +242,7 @@ class SharedStream(Stream):
         """`this_thread()`: the `UserThread` that calls."""
         self._dispatching: dict[int, list[int]] = {}  # by the thread's identity
         self._threads: dict[int, object] = {}
-        """By epoch number, the `UserThread`. TODO: what `drop` keeps for a poll is never removed, some 100 bytes."""
+        """By epoch number, the `UserThread`. TODO: an entry kept by `drop` for a poll is never removed: 100 bytes."""
         self._this_thread = this_thread
         self._launch_lock = launch_lock
         super().__init__(thread, launch_lock)
@@ -596,4 +596,4 @@ class UserThread:
 
 
 class _Owner:
-    """Dies with its thread's locals, which tells that the thread has ended."""
+    """An object in a thread's locals. Its finalizer runs when the thread has ended."""
