@@ -52,7 +52,7 @@ MSG_SHARDING_OF_PROCESSES = (
 
 
 class JaxCallbacks(EffectConversion):
-    """JAX's own callbacks, as the passes ask for them."""
+    """The conversion of JAX's own callbacks, for the passes."""
 
     def tracing(self) -> AbstractContextManager[Any]:
         """While a function is traced for `fx.jit`, JAX's own callbacks are bound as effects of ours, unless the setting
@@ -190,7 +190,7 @@ def _calling(primitive: Any, callback: Callable[..., Any], results: int | None, 
                 return None
             arrays = [np.asarray(x) for x in returned]
             arrays = [x.astype(jax.dtypes.canonicalize_dtype(x.dtype), copy=False) for x in arrays]
-        if len(arrays) != results and not results:  # else a tree that does not fit raises below
+        if len(arrays) != results and not results:  # otherwise `take_results` raises
             raise errors.type_error(MSG_RETURNED_SOME.format(name=function_name(_jax.user_function(callback))))
         return arrays
 
@@ -201,7 +201,7 @@ def _calling(primitive: Any, callback: Callable[..., Any], results: int | None, 
 
 
 def _as_line(params: dict[str, Any]) -> Line | None:
-    """The line of ours that is what `jax.debug.print` prints, to the byte; None if that takes arrays of JAX's.
+    """The line of ours that prints the same bytes as `jax.debug.print`; None if there is none.
 
     Every field must be a whole argument: an array of JAX's without conversion is formatted as NumPy's is.
     """
@@ -255,8 +255,8 @@ def _as_jaxs_line(params: dict[str, Any], leaves: Sequence[Operand | Static], tr
 def convert(jaxpr: Any) -> Any:
     """Converts JAX's own callbacks of a jaxpr to effects of ours, wherever tokens can reach them.
 
-    While a function is traced for `fx.jit` they are bound so from the start. What is left are jaxprs that were traced
-    before, and all of them if the setting `jax_effects` is "jax": then JAX's transformations are over.
+    While a function is traced for `fx.jit`, callbacks are bound as effects from the start. The others are those of
+    jaxprs that were traced before, and all if the setting `jax_effects` is "jax": then JAX's transformations are over.
     """
     jaxpr = _jax.closed_jaxpr(jaxpr)
     if not _jax.has_callbacks_of_jax(jaxpr):

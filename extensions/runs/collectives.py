@@ -84,7 +84,7 @@ class Notes:
         found = [*self._collectives(), *self._uncalled()]
         waiting = {place for of in found for place in of["waiting"]}
         missing = {place for of in found for place in of["missing"]}
-        blamed = missing - waiting or missing  # a device that waits itself is not what the others wait for
+        blamed = missing - waiting or missing  # a device that waits itself is not to blame
         for of in found:
             of["missing"] = [place for place in of["missing"] if place in blamed]
             blamed -= {*of["missing"]}
@@ -109,10 +109,10 @@ class Notes:
             yield self._report(Note.read(text), here, out)
 
     def _has_come(self, place: int, text: str, turn: int, begun: float) -> bool:
-        """True if a device has come, or may have, to what others came to for the `turn`-th time at the time `begun`.
+        """True if a device has come, or may have, to a note that others reached for the `turn`-th time, at `begun`.
 
         If a file has lost its beginning, the counts of earlier notes are unknown. But no device has a result before all
-        devices have come, except of a `ppermute`. So a device whose newest result is of an earlier time has not come.
+        devices have come, except of a `ppermute`. So a device whose newest result is older than `begun` has not come.
         """
         if self._is_whole:
             return self._turns[place, text] >= turn

@@ -32,7 +32,7 @@ STANDS = "    {devices} came last to {line}, {ago} before."
 CALLED_NOT = "    Process {process} has not called it; its newest call is dispatch {dispatch}, `{name}`."
 NOWHERE = "    No device has come to an effect of it."
 CALLBACK = "  The callback `{name}` at {line} has run for {least}{ago}."
-OPERATION = "  Device {device} started `{name}` {ago} before, and does not have what it comes to."
+OPERATION = "  Device {device} started `{name}` {ago} before, and does not have its result."
 BARRIER = "  Thread {thread} has waited in a barrier for {least}{ago}."
 AWAITED = "{devices} {have} not come to {name}, for which {others} {wait}; {it} came last to {last}."
 UNBEGUN = (
@@ -72,7 +72,7 @@ class _Program:
     closed: set[int] = dataclasses.field(default_factory=set)  # the devices that have finished it
     closed_at: float | None = None  # the time when the last of them did
     has_ended: bool = False
-    is_noted: bool = False  # its devices have noted when they began it, and it closes behind its results
+    is_noted: bool = False  # its devices have noted when they began it, and it closes after its results
     failures: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, event: Event) -> None:

@@ -34,7 +34,7 @@ from effects.extensions.watching.tables import is_numeric
 _WENT_ON = "{message} ({place}). The program went on after it."
 STOPPED = f"{{message}} ({{place}}). `fx.watch` ended the program. {errors.WAITED}"
 _NOT_FOUND = (
-    "A value is bad, and no operation makes one where they are looked at one by one, since the compiled program "
+    "A value is bad, but no operation makes one when all are tested one by one, since the compiled program "
     "computes it in another way. Look for large values with `inf=True` or `when=`"
 )
 
@@ -43,9 +43,9 @@ class BadOperand(NamedTuple):
     """An operand of an operation that made a bad value.
 
     Attributes:
-        name: What the user calls it, as far as tracing knows; else empty.
+        name: The user's name for it, if tracing knows one; else empty.
         type: Its type, such as `float32[2,3]`.
-        value: Its element where the result's first bad element is; None if it has another shape.
+        value: Its element at the index of the result's first bad element; None if its shape differs.
         low: Its least element, of complex numbers the least magnitude.
         high: Its largest.
 
@@ -78,13 +78,13 @@ class NonFinite(errors.CheckError):
 
     Attributes:
         operation: The name of the operation, as in a jaxpr.
-        callers: The lines that called the function that has the line, the nearest first.
+        callers: The lines that called the function around that line, the nearest first.
         value: The bad value; of a complex number the magnitude.
-        index: The index of that element in its array: of the first bad one if there are several.
+        index: The index of the bad value in its array; if there are several, of the first.
         count: The number of bad elements of the array.
         operands: The operands of the operation, at most three.
-        iteration: The iteration of each loop around it, the outermost first, counted from 0. Where a loop goes backward
-            it is that of the same elements forward.
+        iteration: The iteration of each loop around it, the outermost first, counted from 0. In a loop that goes
+            backward, the forward iteration that has the same elements.
         backward: True in a backward pass. The line is then the one whose derivative is computed.
     """
 
@@ -105,9 +105,8 @@ _OPERANDS = 3
 
 
 def read_fields(of: tuple[Any, ...], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a record for users. `of`: the name of the operation; of each operand its name, its type, and True
-    if it has the shape of the result; of each result its type and shape; True in a backward pass. Empty if the
-    operation is not known."""
+    """The fields of a record for users. `of`: `(operation, operands, results, backward)`, or empty if the operation is
+    not known. An operand is `(name, type, has_shape_of_result)`, a result `(type, shape)`."""
     operation, operands, outs, backward = of or ("", (), (("", ()),), False)
     first, count = map(int, fields["at"])
     value, *numbers = map(float, fields["values"])
@@ -164,8 +163,8 @@ error if the value was found without a search. Only drain threads write it."""
 
 
 def is_first(token: Sequence[int], place: Any = (), failure: NonFinite | None = None) -> bool:
-    """True if this is the first record of its program that is raised. Devices run on their own, so a later record may
-    come before that one in program order: then the error that was raised gets the later record's fields."""
+    """True if this is the first record of its program that is raised. Devices run on their own, so a record that
+    arrives later may be earlier in program order: then its fields replace those of the raised error."""
     known = _raised.get(token[STREAM])
     if known is None or known[0] != token[EPOCH]:
         _raised[token[STREAM]] = token[EPOCH], place, failure
@@ -280,7 +279,7 @@ def bind_found(
     bad: Sequence[Any],
 ) -> None:
     """Records the operands and results of an equation where `found` holds. `around`: the iterations of the loops;
-    `bad`: masks of the bad elements of its results; if empty, the watch's own."""
+    `bad`: masks of the bad elements of its results; if empty, the watch computes them."""
     bad = [flags for flags, out in zip(bad, outs, strict=False) if is_numeric(_jax.typeof(out))]
     name = eqn.primitive.name
     outs = [out for out in outs if is_numeric(_jax.typeof(out))]
@@ -333,7 +332,7 @@ def bind_fields(
     place: tuple[Any, ...] = (),
     order: tuple[Any, ...] = (),
 ) -> Any:
-    """Records what `read_fields` reads."""
+    """Records the fields that `read_fields` reads."""
     operands, leaves, tree = take_arguments((), fields, "fx.watch", where)
     content: Any = Found("fx.watch" if watch.search else _EVENT, of=of, search=watch.search, place=place, order=order)
     effect = LOG if watch.mode == "log" and not watch.search else WATCH

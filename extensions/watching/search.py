@@ -127,7 +127,7 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
 
 
 def _first_that_shows(found: list[Finding], look: Callable[..., Any]) -> list[Finding]:
-    """The first finding that makes a result bad, by bisection: a run repairs the bad values that are made after a given
+    """Finds by bisection the first finding that makes a result bad: each run repairs the bad values made after a given
     place."""
     most = max((int(each.fields["trips"]) for each in found if "trips" in each.fields), default=0)
     found = [each for each in found if "trips" not in each.fields]

@@ -90,7 +90,7 @@ def makes_bad(eqn: Any, nan: bool, inf: bool) -> bool:
 
 
 def shows_bad(eqn: Any, position: int, nan: bool, inf: bool) -> bool:
-    """True if a bad value in this operand makes the only result bad for any other operands."""
+    """True if a bad value in this operand makes the only result bad, whatever the other operands are."""
     if len(eqn.outvars) != 1 or not is_float(result := eqn.outvars[0].aval) or 0 in result.shape:
         return False
     name = eqn.primitive.name

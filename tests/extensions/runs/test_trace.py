@@ -258,7 +258,7 @@ def test_operation_that_is_not_done_is_named(path, capsys):
     assert ["unfinished" in each["args"] for each in operations] == [False, True]
     assert _cli.main(["show", str(path), "--last"]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"  Device 0 started `cos at <string>:8` .* before, and does not have what it comes to.\n", said)
+    assert re.search(r"  Device 0 started `cos at <string>:8` .* before, and does not have its result.\n", said)
     assert said.count(" started `") == 1
 
 
