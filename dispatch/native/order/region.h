@@ -69,7 +69,7 @@ private:
   Standing &stand(int32_t device);
   // True if no more records come from the device in this slot.
   bool is_through(const Slot &slot) const;
-  // True if all devices that ever will have entered.
+  // True if all devices have entered, except those that failed before.
   bool all_are_here() const { return devices_ != 0 && entered_ + lost_ahead_ >= devices_; }
 
   uint64_t devices_ = 0; // the number of devices that enter; 0 until one has

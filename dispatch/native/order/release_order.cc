@@ -306,11 +306,11 @@ void ReleaseOrder::let_awaited_pass(Release release) {
 //   2. That thread publishes a record of the program.
 //   3. Another thread, which runs the program's last equation, publishes the close marker.
 //   4. The scan looks into the second ring, and sees the close.
-//   5. The epoch ended here, and the record of step 2 belonged to no epoch.
+//   5. If the epoch ended here, the record of step 2 would belong to no epoch.
 // So an epoch ends after one more full scan, which begins after step 4 and finds the record of step 2.
 //
-// A domain whose records have all been released continues with the next epoch, while a function holds another domain of
-// this one.
+// A domain whose records have all been released continues with the next epoch, while a function suspends another domain
+// of this one.
 void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<Finished> &finished, bool &again) {
   std::set<uint32_t> left; // the domains with remaining records in earlier epochs
   for (size_t at = 0; at < stream.epochs.size();) {
@@ -340,7 +340,7 @@ void ReleaseOrder::end_epochs(EpochQueue &stream, Release release, std::vector<F
       if ((in_run || !stream.runs.empty()) && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;
       stream.ended.emplace_back(in_run ? last_run_ + 1 : last_run_, Finished{thread, epoch.info.epoch});
       tell_ended(stream, finished);
-      // The host hears of the end when it has replayed the run, and of this now: no other domain has anything left.
+      // The host hears of the end when it has replayed the run, but now that no domain has records left.
       if (in_run || !stream.ended.empty()) note_complete(epoch, left);
       stream.epochs.pop_front();
       again = again || !stream.epochs.empty() || !plain_.epochs.empty();
@@ -371,7 +371,7 @@ void ReleaseOrder::tell_ended(EpochQueue &stream, std::vector<Finished> &finishe
     finished.push_back(ended.front().second);
 }
 
-// A failed device's last records may be in a ring that this scan has passed, as above. So the device is left out after
+// A failed device's last records may be in a ring that the scan had passed, as above. So the device is left out after
 // one more full scan. Regions may be made later, so this is repeated after every scan. Returns true if all failed
 // devices are left out.
 bool ReleaseOrder::leave_out_lost(Epoch &epoch) {
@@ -419,7 +419,7 @@ void ReleaseOrder::release_slot(Epoch &epoch, Region &region, const Region::Slot
   region.forget({index, device});
 }
 
-// Releases what is due, through all regions that are over.
+// Releases the records that are due, through all regions that are over.
 void ReleaseOrder::flush(Epoch &epoch, uint32_t domain, Sequence &sequence, Release release) {
   while (takes(epoch.info.thread, domain)) {
     if ((sequence.phase & 1) != 0) {
@@ -480,7 +480,7 @@ void Sequence::park_gap(const DropRange &range) {
   const uint64_t count = range.count - behind;
   auto [it, inserted] =
       parked.try_emplace(next + static_cast<uint64_t>(std::max<int64_t>(ahead, 0)), Parked::gap(range.first, count));
-  // A parked record stays: the device that dropped its copy tells the fate of the records behind it.
+  // A parked record stays: its device publishes the records after it too, or reports its own gap.
   if (!inserted && it->second.gap_count != 0) it->second.gap_count = std::max(it->second.gap_count, count);
 }
 

@@ -3,8 +3,8 @@
 // Every thread of the user's has a stream of epochs, one per dispatched program, opened by the host before the program
 // runs. Within an epoch every order domain counts its own effects. A record is released when its epoch is the oldest of
 // its stream that is not over for its domain, and its index is the next of its domain; otherwise it is parked. If
-// devices count for themselves there is a Region. An epoch ends when the close markers of all its devices are there and
-// every index up to them has been released, or when the host says that the program failed.
+// devices count their own effects, a Region orders them. An epoch ends when the close markers of all its devices are
+// there and every index up to them has been released, or when the host says that the program failed.
 //
 // Each effect of a program that JAX dispatches, a plain one, is an epoch of the plain stream, opened when it is
 // published. This stream is ordered with all others: plain epochs come after earlier dispatches, and other epochs after
@@ -57,7 +57,7 @@ struct Sequence {
   }
   bool is_due_in_region(const RecordHeader &header);
 
-  // True if all records before this token's phase have been released; or all before its phase and index.
+  // True if the sequence is past this token's phase; or past its index, and in a region past its phase.
   bool has_passed(const Token &token) const { return static_cast<int32_t>(token.phase - phase) < 0; }
   bool is_behind(const Token &token) const { return InRegion(token) ? has_passed(token) : offset(token) < 0; }
 
@@ -82,7 +82,7 @@ struct Epoch {
   EpochInfo info;
   EpochQueue *stream;
   uint64_t dispatch;
-  std::chrono::steady_clock::time_point opened; // when the leader read of it
+  std::chrono::steady_clock::time_point opened; // when the leader read its notice
   bool ended = false;
   bool failed = false;
   bool has_callback = false; // true if its plain effect runs a user function
@@ -96,11 +96,11 @@ struct Epoch {
   std::map<uint32_t, Sequence> domains;
   std::optional<std::set<uint32_t>> told_left; // as last told to the host: see CompleteEpoch
 
-  // Devices that have failed while others continue, each with the number of the scan of the host's notice.
+  // Devices that have failed while others continue, each with the number of the scan at the host's notice.
   std::map<int32_t, uint64_t> lost;
 
   void end(bool has_failed, uint64_t scan);
-  // The domains with unreleased records from before the program closed; if it failed, with parked records.
+  // The domains with unreleased records from before the close; of a failed program, with parked records.
   void find_left(std::set<uint32_t> &left);
   // A number that changes when ordered records are released.
   uint64_t progress() const { return (uint64_t{info.epoch} << 32) + left; }
@@ -147,7 +147,7 @@ struct EpochQueue {
 };
 
 // How long a plain epoch waits for other streams' epochs, and an awaited one for the functions of plain epochs before
-// it. All of these may wait for it.
+// it. Any of these may itself wait for the plain epoch.
 inline constexpr std::chrono::seconds kPlainPatience{1};
 
 class ReleaseOrder {
@@ -221,8 +221,8 @@ public:
   // Calls `visit` with the threads whose next records are in a region where a device waits for an answer and the others
   // may wait for that device, each with a number that changes when a record of its program comes or leaves.
   void for_each_perhaps_stuck(const std::function<void(uint32_t thread, uint64_t progress)> &visit) const;
-  // They do: from now on records that are awaited do not wait for other devices there, nor at these sites in other
-  // regions.
+  // Takes them to be stuck: from now on awaited records do not wait for other devices there, nor at these sites in
+  // other regions.
   void relax(uint32_t thread);
 
 private:
@@ -276,7 +276,7 @@ private:
   uint64_t discarded_ = 0;
   std::vector<CompleteEpoch> complete_;
   bool any_may_diverge_ = false;             // true if there ever was a region that may deadlock
-  std::unordered_set<uint64_t> stuck_sites_; // sites whose callers other devices waited for
+  std::unordered_set<uint64_t> stuck_sites_; // sites of records that were awaited in stuck regions
 };
 
 } // namespace effects
