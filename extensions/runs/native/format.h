@@ -1,7 +1,8 @@
 // A run file, byte by byte. All numbers are little-endian; the reference is docs/reference/runs.md.
 //
-//   0     FileHeader, in a page of 4096 bytes 4096  the records: `capacity` bytes, in segments of `segment` bytes then
-//   the descriptions of records, kProcess and kSite, consecutive up to the end of the file
+//   0     FileHeader, in a page of 4096 bytes
+//   4096  the records: `capacity` bytes, in segments of `segment` bytes
+//   then  the descriptions of records, kProcess and kSite, consecutive up to the end of the file
 //
 // Both consist of entries. An entry is 8 bytes of checksum, a RecordHeader (dispatch/native/wire.h), and its payload.
 // It has a position: a description's is its offset after the records; a record's is the number of bytes taken before

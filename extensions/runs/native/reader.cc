@@ -26,7 +26,7 @@ bool IsRecord(Kind kind) { return kind == Kind::kOrdered || kind == Kind::kUnord
 
 uint64_t NumberOfCall(const Token &token) { return uint64_t{ThreadOf(token)} << 32 | token.epoch; }
 
-// As the drain does for the copy that it keeps.
+// A replicated record is of all devices, as in the drain.
 int32_t DeviceOf(const RecordHeader &record) { return (record.flags & kReplicated) != 0 ? kAllDevices : record.device; }
 
 } // namespace
@@ -159,7 +159,7 @@ uint64_t RunFile::scan() {
   }
   const auto round_of = [&](uint64_t until) { return until == 0 ? 0 : (until - 1) / segment; };
   const uint64_t said = header().taken.load(std::memory_order_relaxed);
-  // The page may be damaged. Then records at the end may be missing, so the number itself is a place that is not whole.
+  // The page may be damaged. Then records at the end may be missing, so the damaged number counts as a gap.
   const bool is_so = said >= taken && (oldest == ~uint64_t{0} || round_of(said) <= oldest + segments);
   if (is_so) taken = said;
   uint64_t gaps = is_so ? 0 : 1;
@@ -276,7 +276,7 @@ Records::Records(std::vector<std::shared_ptr<RunFile>> files, Earlier *earlier) 
       double &known = (*earlier)[program].called;
       time = known = known == 0 ? time : known;
     }
-    // Another process, with the thread's program before this one, may have dispatched that later.
+    // The thread's program before this one may have a later time, by another process's clock.
     if (before != nullptr && before->first.job == program.job && before->first.of >> 32 == program.of >> 32)
       time = std::max(time, before->second);
     before = &each;

@@ -42,7 +42,7 @@ public:
   const RecordHeader &record(uint64_t entry) const { return at(entry)->record; }
   const std::byte *payload(uint64_t entry) const { return reinterpret_cast<const std::byte *>(at(entry) + 1); }
   uint64_t lost() const { return header().lost.load(std::memory_order_relaxed); }
-  bool is_written() const; // a process is recording into it
+  bool is_written() const;                // a process is recording into it
   bool is_cut() const { return is_cut_; } // `scan` has found the first records overwritten
   bool is_closed() const { return header().closed.load(std::memory_order_relaxed) != 0; }
 
@@ -91,7 +91,7 @@ struct HashOfProgram {
 class Earlier {
 public:
   struct Program {
-    double called = 0; // the time of the dispatch, else of the first record
+    double called = 0;                                          // the time of the dispatch, else of the first record
     std::map<std::pair<uint32_t, uint64_t>, uint64_t> reached;  // by file and domain: places below have been read
     std::map<uint64_t, std::pair<uint32_t, int32_t>> says;      // by site, for unordered effects: the file and device
     std::map<std::string, std::map<uint32_t, uint64_t>> counts; // by effect: the count in each file
@@ -107,7 +107,7 @@ private:
 };
 
 // The records of all processes of a run in program order: by dispatch, then by place. Programs that a callback has
-// called come after its record. A value that all devices or processes of a program have is there once.
+// called come after its record. A record that all devices or processes of a program have is there once.
 class Records {
 public:
   // `earlier`: the parts read before, if this is not the first.

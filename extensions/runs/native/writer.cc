@@ -30,7 +30,7 @@ struct Descriptor {
 
 [[noreturn]] void Throw(int error) { throw std::runtime_error(std::strerror(error)); }
 
-// A free name.
+// A name beside the path that no file has.
 std::string NameBeside(const std::string &path) {
   struct stat named{};
   for (uint64_t number = 1;; ++number)
@@ -90,7 +90,7 @@ struct Writing {
     for (const auto *thread : threads)
       while (thread->load(std::memory_order_seq_cst)) std::this_thread::yield();
   }
-  static void begin_anew(); // in a single-threaded process
+  static void begin_anew(); // in a forked child, which has one thread
   std::atomic<bool> is_so{false};
 
   // Never destroyed, as threads may outlive what is static.
@@ -174,7 +174,7 @@ void Writer::close() {
   file_ = -1;
 }
 
-// Moves the descriptions after the written records, truncates the rest, and marks the file as closed. Each is one call,
+// Moves the descriptions after the written records, marks the file as closed, and truncates the rest. Each is one call,
 // and if the process is killed between two of them, the file is whole.
 void Writer::shrink(FileHeader &file) {
   const uint64_t begin = kPage + file.capacity, used = file.taken.load(std::memory_order_relaxed);

@@ -25,7 +25,7 @@ namespace effects::runs {
 class Writer final : public Tap {
 public:
   // Throws std::runtime_error for the file system. Once the file is full, it is overwritten from its beginning. Renames
-  // a present file. Returns false if that file has another inode than `inode`, or another process records into it.
+  // a present file. Returns false if another process records into that file, or its inode is not `inode`.
   bool open(const std::string &path, uint64_t capacity, std::optional<uint64_t> inode = {});
   // Truncates the file to the size of its records.
   void close();
@@ -43,7 +43,7 @@ private:
 
   std::mutex mutex_; // guards opening, closing and descriptions
   int file_ = -1;
-  uint64_t end_ = 0; // the place of the next description
+  uint64_t end_ = 0;        // the place of the next description
   bool has_thread_ = false; // true once a thread prefaults pages
 
   std::atomic<FileHeader *> mapped_{nullptr};
