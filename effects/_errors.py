@@ -14,7 +14,7 @@ _Error = TypeVar("_Error", bound=Exception)
 class EffectError(RuntimeError):
     """An effect could not be carried out on the host. If an exception was raised there, it is the `__cause__`.
 
-    The call of the program raises it, if that waits for the effect; else the thread's next call or barrier does.
+    The call of the program raises it, if the program waits for the effect; else the thread's next call or barrier.
 
     Attributes:
         where: The user's line, as `file:line`, in notebooks as `Cell In[3], line 2`; empty if it is not known.
@@ -203,7 +203,7 @@ class MissingTokenRule(_Explained, NotImplementedError):
 
 
 class NotDifferentiable(_Explained, NotImplementedError):
-    """The results of a callback were differentiated."""
+    """An effect, or the results of one, cannot be differentiated."""
 
     _page = "docs/reference/transformations.md"
 
@@ -274,8 +274,8 @@ WAITED = "The program waited for its results and ended there."
 ENDED = "`fx.error_if` ended the program there."
 NOTE_LEFT_OUT = "After it, {left_out}, {were} not carried out."
 NOTE_NOT_CALLED = (
-    "The call of that program had returned before. It is raised by this call of {function}, which was not made. Call "
-    "`fx.effects_barrier()` to have it raised earlier."
+    "The call of that program had returned before. The failure is raised by this call of {function}, which was not "
+    "made. Call `fx.effects_barrier()` to have it raised earlier."
 )
 NOTE_MORE_PROGRAMS = (
     "{more} of this thread's programs failed too, and {were} only counted. Call `fx.effects_barrier()` more often."
