@@ -68,7 +68,7 @@ class LineFilter:
 
     @property
     def has_level(self) -> bool:
-        """True for lines, and for other effects whose call was given `level=`."""
+        """True for prints, events and bars, and for other effects whose call was given `level=`."""
         return self.asked.level is not None
 
     def follow_levels(self) -> None:

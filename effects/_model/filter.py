@@ -44,7 +44,7 @@ class Filter(NamedTuple):
     """The filter of a line's call.
 
     Attributes:
-        level: The level of its effects. None: no logger applies, as is the default of all but lines.
+        level: The level of its effects. None: no logger applies, the default of all but prints, events and bars.
         logger: The name of the logger whose level applies.
         every: One of this many effects is shown, beginning with the first.
         first: The maximum number of effects shown; None: no limit.

@@ -169,7 +169,7 @@ public:
   void forget(uint32_t thread);
 
   // Takes one record. Calls `release(header, payload, info)` for it and for the records that waited for it, when they
-  // are due. Returns false if the record will never be released.
+  // are due. Of a record that awaits an answer, returns false if it will never be released.
   bool accept(const RecordHeader &header, Payload &&payload, Release release);
   void accept_drop(const DropRange &range);
 

@@ -360,7 +360,7 @@ void Records::leave_out_unordered_copies(Earlier &earlier) {
 }
 
 void Records::put_behind_callers() {
-  // The programs that a callback has called, by its record. A drain thread runs one callback at a time.
+  // A callback, known by its record. A drain thread runs one callback at a time.
   using Callback = std::tuple<uint32_t, uint32_t, uint32_t, uint32_t, uint32_t, int32_t>;
   const auto key = [](uint32_t file, const RecordHeader &of) {
     return Callback(file, of.token.stream, of.token.epoch, of.token.phase, of.token.index, DeviceOf(of));
@@ -371,7 +371,7 @@ void Records::put_behind_callers() {
   };
   std::map<std::pair<uint32_t, uint64_t>, Run> called_by;               // by file and program
   std::map<std::pair<uint32_t, uint32_t>, Run> running;                 // by file and thread
-  std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>> ahead; // programs whose callback has a later place
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>> ahead; // programs whose callback is not known yet
   size_t functions = 0;
   for (const Event &event : events()) {
     if (event.header.kind == Kind::kDispatched) {
