@@ -26,7 +26,7 @@ class Line(NamedTuple):
     line: int
     function: str
     title: str  # of the content
-    asked: Filter
+    line_filter: Filter
 
     @classmethod
     def of(cls, site: Site) -> Line:
@@ -46,13 +46,13 @@ class LineFilter:
 
     def __init__(self, site: Site) -> None:
         self.native: native.Filter = native.Filter()
-        self.asked: Filter = site.filter
+        self.line_filter: Filter = site.filter
         self.least: int | None = None
         self.num_sites: int = 0
         self.can_be_switched: bool = site.results is None and site.content.may_be_left_out
-        self.show_every(self.asked.every)
-        self.native.first = None if self.asked.first is None else min(self.asked.first, _MOST)
-        self.native.min_seconds = self.asked.min_seconds
+        self.show_every(self.line_filter.every)
+        self.native.first = None if self.line_filter.first is None else min(self.line_filter.first, _MOST)
+        self.native.min_seconds = self.line_filter.min_seconds
         self.first_state: tuple[Any, ...] = self.state
         self.follow_levels()  # creates the logger now: `logging` must not add it while it calls `_follow_levels`
 
@@ -69,10 +69,10 @@ class LineFilter:
     @property
     def has_level(self) -> bool:
         """True for prints, events and bars, and for other effects whose call was given `level=`."""
-        return self.asked.level is not None
+        return self.line_filter.level is not None
 
     def follow_levels(self) -> None:
-        self.native.level_allows = not self.can_be_switched or self.asked.allowed(self.least)
+        self.native.level_allows = not self.can_be_switched or self.line_filter.allowed(self.least)
 
     def turn(self, on: bool) -> None:
         """Shows the line's effects, as far as the rest of the filter lets them, or none of them."""

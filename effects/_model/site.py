@@ -312,7 +312,7 @@ class Site:
         sized = self._sized(*np.ndarray((self.num_dynamic_sizes,), SIZE, payload).tolist())
         return self.content.resolve(sized, payload)
 
-    def saying(self, content: Content, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site:
+    def with_text(self, content: Content, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Site:
         """The site of one record that carries its own content and arguments."""
         leaves, tree = jax.tree.flatten((args, kwargs))
         return dataclasses.replace(

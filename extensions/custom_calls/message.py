@@ -20,7 +20,7 @@ class Message(HandlerContent):
     has_effect: bool  # True if the call has an effect of its own, besides its results
 
     def resolve(self, site: Site, payload: Any) -> Site:
-        return site.saying(Line("{}"), (_decode(*site.read(payload)),), {})
+        return site.with_text(Line("{}"), (_decode(*site.read(payload)),), {})
 
     def text(self, record: Record) -> str:
         return _decode(*record.args)

@@ -175,7 +175,7 @@ def _info(line: Line, known: LineFilter) -> SiteInfo:
 def _in_words(known: LineFilter) -> str:
     if not known.can_be_switched:
         return "has results"
-    native, asked = known.native, known.asked
+    native, line_filter = known.native, known.line_filter
     words = [] if native.on else ["off"]
     if not native.level_allows:
         words.append("below its level")
@@ -184,7 +184,7 @@ def _in_words(known: LineFilter) -> str:
     words += [f"every {native.every}"] * (native.every != 1)
     words += [f"first {native.first}"] * (native.first is not None)
     words += [f"every {native.min_seconds:g} s at most"] * (native.min_seconds != 0)
-    words += [f"of {asked.logger}"] * (asked.logger != "effects")
+    words += [f"of {line_filter.logger}"] * (line_filter.logger != "effects")
     return ", ".join(words) or "all"
 
 

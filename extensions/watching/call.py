@@ -47,7 +47,7 @@ def bind_watched(jaxpr: Any, args: Sequence[Any], watch: Watch, names: tuple[str
     jaxpr = with_joined_lanes(_jax.without_dead_code(jaxpr))
     if not has_any(jaxpr, watch):
         return _jax.evaluate(jaxpr, args)
-    searches = not watch.summary and can_search(jaxpr, in_region=watch.mode != "stop" and not watch.results)
+    searches = not watch.summary and can_search(jaxpr, regions=watch.mode != "stop" and not watch.results)
     if watch.results and not searches:
         raise errors.value_error(MSG_NO_RESULTS.format(where=watch.where))
 

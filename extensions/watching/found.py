@@ -162,7 +162,7 @@ _raised: dict[int, tuple[int, Any, NonFinite | None]] = {}
 error if the value was found without a search. Only drain threads write it."""
 
 
-def is_first(token: Sequence[int], place: Any = (), failure: NonFinite | None = None) -> bool:
+def is_first_raised(token: Sequence[int], place: Any = (), failure: NonFinite | None = None) -> bool:
     """True if this is the first record of its program that is raised. Devices run on their own, so a record that
     arrives later may be earlier in program order: then its fields replace those of the raised error."""
     known = _raised.get(token[STREAM])
@@ -232,7 +232,7 @@ class Found(Check):
             lane, device = self.place or (record.lane, record.device)
             failure = error_of(record.where, record.fields, _WENT_ON, tuple(lane), device)
             place = place_of(self.order, record.fields["iteration"]), device
-            if self.place or is_first(record.token, place, failure):
+            if self.place or is_first_raised(record.token, place, failure):
                 report(failure)
 
 

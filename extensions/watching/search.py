@@ -39,7 +39,7 @@ from effects.extensions.watching.found import (
     bind_fields,
     ending,
     error_of,
-    is_first,
+    is_first_raised,
     read_fields,
     searches,
 )
@@ -49,14 +49,14 @@ from effects.lowering.summary import effects_of, summarize
 _numbers = itertools.count(1)
 
 
-def can_search(jaxpr: Any, in_region: bool) -> bool:
-    """True if a function can be run again: its results depend on its arguments alone. `in_region`: True if the function
+def can_search(jaxpr: Any, regions: bool) -> bool:
+    """True if a function can be run again: its results depend on its arguments alone. `regions`: True if the function
     may have per-device regions. With `mode="stop"` it may not: the program blocks the devices that the search needs,
     which is a deadlock. With `results=True` it may not either."""
 
     def is_in_the_way(eqn: Any) -> bool:
         is_effect = eqn.primitive is effect_p or any(_jax.jaxprs_in(eqn.params))
-        return bool(effects_of(eqn.effects) and not is_effect) or (not in_region and eqn.primitive is _jax.shard_map_p)
+        return bool(effects_of(eqn.effects) and not is_effect) or (not regions and eqn.primitive is _jax.shard_map_p)
 
     summary = summarize(jaxpr)
     if summary.awaits_results or summary.handlers or _jax.has_callbacks_of_jax(jaxpr) or _jax.has_state(jaxpr):
@@ -108,7 +108,7 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
         return bad, sorted(searches.pop(search.search), key=lambda each: ([*each.place, math.inf], each.device))
 
     def find(*given: Any, record: Record) -> None:
-        if watch.mode == "raise" and not is_first(record.token):
+        if watch.mode == "raise" and not is_first_raised(record.token):
             return
         args = [*map(_jax.with_type, given, jaxpr.in_avals)]
         with lock:  # the findings' list in `searches` is for one thread at a time

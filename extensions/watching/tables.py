@@ -29,7 +29,7 @@ _MOVES = _named(
 _CHOOSES = _named("scatter neg abs max min clamp cummax cummin sort top_k sign floor ceil round")
 """Primitives that return an element of an operand, its negative or a rounded one."""
 
-_BOUNDED = _named("tanh logistic erf erfc atan asinh")
+_FROM_BAD_ONLY = _named("tanh logistic erf erfc atan asinh")
 """Primitives that return NaN or infinities only for NaN or infinities."""
 
 _NO_NAN = _named("exp exp2 expm1 sinh cosh cbrt square integer_pow reduce_max reduce_min pmax pmin")
@@ -86,7 +86,7 @@ def makes_bad(eqn: Any, nan: bool, inf: bool) -> bool:
     avals = [var.aval for var in (*eqn.invars, *eqn.outvars)]
     if any(is_float(aval) and jnp.issubdtype(aval.dtype, np.complexfloating) for aval in avals):
         return True
-    return not (name in _CHOOSES or name in _BOUNDED or (name in _NO_NAN and not inf))
+    return not (name in _CHOOSES or name in _FROM_BAD_ONLY or (name in _NO_NAN and not inf))
 
 
 def shows_bad(eqn: Any, position: int, nan: bool, inf: bool) -> bool:

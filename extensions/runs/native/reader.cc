@@ -158,11 +158,11 @@ uint64_t RunFile::scan() {
     }
   }
   const auto round_of = [&](uint64_t until) { return until == 0 ? 0 : (until - 1) / segment; };
-  const uint64_t said = header().taken.load(std::memory_order_relaxed);
+  const uint64_t counted = header().taken.load(std::memory_order_relaxed);
   // The page may be damaged. Then records at the end may be missing, so the damaged number counts as a gap.
-  const bool is_so = said >= taken && (oldest == ~uint64_t{0} || round_of(said) <= oldest + segments);
-  if (is_so) taken = said;
-  uint64_t gaps = is_so ? 0 : 1;
+  const bool is_plausible = counted >= taken && (oldest == ~uint64_t{0} || round_of(counted) <= oldest + segments);
+  if (is_plausible) taken = counted;
+  uint64_t gaps = is_plausible ? 0 : 1;
   const uint64_t newest = round_of(taken);
   is_cut_ = newest >= segments;
   entries_.clear();
@@ -345,7 +345,7 @@ void Records::leave_out_unordered_copies(Earlier &earlier) {
                                  Earlier::Program &program = earlier[key_of(place.file, record)];
                                  const auto own = std::pair(place.file, place.device);
                                  if ((record.flags & kReplicated) != 0)
-                                   return program.says.try_emplace(record.site, own).first->second != own;
+                                   return program.reporters.try_emplace(record.site, own).first->second != own;
                                  if (files_.size() == 1) return false;
                                  std::string what(reinterpret_cast<const char *>(&record.site), sizeof record.site);
                                  what.append(reinterpret_cast<const char *>(&record.token), sizeof record.token);
@@ -448,7 +448,8 @@ Records Records::select(const std::optional<std::vector<uint64_t>> &sites, const
   for (const Place &place : places_) {
     const RecordHeader &record = header(place);
     if ((sites && of.count(record.site) == 0) || record.time < since) continue;
-    if (has(devices, std::pair(place.file, DeviceOf(record))) && has(files, place.file)) selected.places_.push_back(place);
+    if (has(devices, std::pair(place.file, DeviceOf(record))) && has(files, place.file))
+      selected.places_.push_back(place);
   }
   return selected;
 }

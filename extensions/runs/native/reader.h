@@ -93,7 +93,7 @@ public:
   struct Program {
     double called = 0;                                          // the time of the dispatch, else of the first record
     std::map<std::pair<uint32_t, uint64_t>, uint64_t> reached;  // by file and domain: places below have been read
-    std::map<uint64_t, std::pair<uint32_t, int32_t>> says;      // by site, for unordered effects: the file and device
+    std::map<uint64_t, std::pair<uint32_t, int32_t>> reporters; // by site, for unordered effects: the file and device
     std::map<std::string, std::map<uint32_t, uint64_t>> counts; // by effect: the count in each file
   };
   Program &operator[](const ProgramKey &program);
