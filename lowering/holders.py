@@ -356,17 +356,19 @@ def _while(
         loop, args = with_carried_predicate(args, cond_jaxpr, body_jaxpr, cond_nconsts, body_nconsts, **params)
         return extra.run(loop, args)
     split = cond_nconsts + body_nconsts
+    condition, body = extra.rewrite_condition(cond_jaxpr, cond_nconsts), extra.rewrite(body_jaxpr, body_nconsts)
+    # With constants in these jaxprs, JAX (0.10 to 0.12) cannot discharge references (`_while_discharge_rule`).
+    of_condition = [*condition.consts, *extra.consts, *args[:cond_nconsts]]
+    of_body = [*body.consts, *extra.consts, *args[cond_nconsts:split]]
     return extra.bind(
-        *extra.consts,
-        *args[:cond_nconsts],
-        *extra.consts,
-        *args[cond_nconsts:split],
+        *of_condition,
+        *of_body,
         *extra.state,
         *args[split:],
-        cond_jaxpr=extra.rewrite_condition(cond_jaxpr, cond_nconsts),
-        body_jaxpr=extra.rewrite(body_jaxpr, body_nconsts),
-        cond_nconsts=cond_nconsts + len(extra.consts),
-        body_nconsts=body_nconsts + len(extra.consts),
+        cond_jaxpr=_jax.closed_jaxpr(_jax.open_jaxpr(condition)),
+        body_jaxpr=_jax.closed_jaxpr(_jax.open_jaxpr(body)),
+        cond_nconsts=len(of_condition),
+        body_nconsts=len(of_body),
         **params,
     )
 

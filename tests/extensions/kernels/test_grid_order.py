@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 X = jnp.arange(8, dtype=jnp.int32)
 INT = jax.ShapeDtypeStruct((8,), jnp.int32)
 ONE = jax.ShapeDtypeStruct((1,), jnp.int32)
+SHUFFLED = pltpu.InterpretParams(num_cores_or_threads=2)
 PAIRS = pl.BlockSpec((2,), lambda i: (i,))
 
 
@@ -126,6 +127,42 @@ def test_order_beside_references():
 
 def _ordered_lines(records):
     return [record.text for record in records if "begins" in record.text or "has" in record.text]
+
+
+@pytest.mark.parametrize(
+    "options", [{"interpret": True, "grid_order": 3}, {"interpret": SHUFFLED}], ids=["ours", "jax's"]
+)
+@pytest.mark.parametrize("around", ["while_loop", "scan", "cond", "jit", "checkpoint"])
+def test_order_in_constructs_that_use_a_reference(around, options, lines):
+    """JAX discharges a reference in a body, to which the numbers of the order come as constants."""
+
+    def kernel(x_ref, o_ref):
+        fx.print("program {}", pl.program_id(0))
+        o_ref[...] = x_ref[...] + 1
+
+    parallel = pltpu.CompilerParams(dimension_semantics=("parallel",))
+    call = fx.pallas_call(kernel, INT, grid=(4,), compiler_params=parallel, **options)
+
+    def f(x):
+        calls = jax.new_ref(jnp.int32(0))
+
+        def body(x):
+            calls[...] = calls[...] + 1
+            return call(x)
+
+        constructs = {
+            "while_loop": lambda: jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, body(c[1])), (0, x))[1],
+            "scan": lambda: jax.lax.scan(lambda x, _: (body(x), None), x, None, 1)[0],
+            "cond": lambda: jax.lax.cond(x[0] >= 0, body, lambda x: x, x),
+            "jit": lambda: jax.jit(body)(x),
+            "checkpoint": lambda: jax.checkpoint(call)(x + calls[...]),
+        }
+        return constructs[around](), jax.freeze(calls)
+
+    results = []
+    shown = lines(lambda: results.append(fx.jit(f)(X)))
+    assert sorted(shown) == [f"program {i}" for i in range(4)] and shown == lines(lambda: fx.jit(call)(X))
+    assert results[0][0].tolist() == (X + 1).tolist()
 
 
 @pytest.mark.parametrize("jit, order", [(fx.jit, "program"), (fx.jit, 3), (jax.jit, "reverse")])

@@ -188,7 +188,10 @@ class DeviceReading(threading.local, Reading):
                 if isinstance(happens, Happening):
                     noted = dataclasses.replace(happens, happens=noted, device=devices[rank])
                 # In a loose region lanes may be in branches that do not count the same: the line's place says more.
-                at = (*self._position, *(place if label in loose else (number,)), devices[rank])
+                # All lanes of an effect come ahead of another effect with the same number, as its record has them.
+                name = label_of_effect.removeprefix("#").split(".", 1)[0]
+                own = [*self._kinds].index(name) if name in self._kinds else -1
+                at = (*self._position, *(place if label in loose else (number,)), devices[rank], own)
                 self._points.append((at, lane, label_of_effect, noted))
         if not self._lane and not self._defers:
             self._let_happen()
