@@ -99,7 +99,7 @@ def ends_program(eqn: Any) -> bool:
         return False
     if ends.last.primitive is not effect_p:
         return False
-    return isinstance(call := ends.last.params["site"].content, HostCall) and call.raises_itself
+    return isinstance(call := ends.last.params["site"].content, HostCall) and call.always_ends
 
 
 def communicates(eqn: Any) -> bool:

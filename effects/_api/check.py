@@ -205,6 +205,7 @@ class End(HostCall):
     """The message of `fx.error_if`, and the function that ends the program with it."""
 
     raises_itself = True
+    always_ends = True
 
     message: Line = dataclasses.field(kw_only=True)
     all_end: bool = dataclasses.field(kw_only=True, default=False)

@@ -36,6 +36,9 @@ class HostCall(Content):
     raises_itself: ClassVar[bool] = False
     """True if the function's exception is raised as it is, since its message is complete. It ends the program."""
 
+    always_ends: ClassVar[bool] = False
+    """True if each call ends the program."""
+
     function: HostFunction
     results: tuple[Operand, ...] | None = None  # types of one lane's results; None: no program waits for results
     tree: Any = None  # their treedef, or only its text in a process without the treedef

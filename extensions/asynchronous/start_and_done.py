@@ -104,6 +104,8 @@ def _done_jvp(primals: Any, tangents: Any, *, operation: Operation) -> tuple[lis
 
 def _start_transpose(cotangents: Any, *operands: Any, operation: Operation) -> Sequence[Any]:
     (cotangent,) = cotangents
+    if not operation.is_linear:
+        raise _not_differentiable(operation)
     undefined = [_jax.ad.is_undefined_primal(x) for x in operands]
     if type(cotangent) is _jax.ad.Zero:
         return [_jax.ad.Zero(x.aval) if linear else None for x, linear in zip(operands, undefined, strict=True)]
@@ -119,6 +121,8 @@ def _update_transpose(cotangents: Any, ticket: Any, *, operation: Operation) -> 
 
 
 def _done_transpose(cotangents: Any, ticket: Any, *, operation: Operation) -> Sequence[Any]:
+    if not operation.is_linear:
+        raise _not_differentiable(operation)
     if all(type(cotangent) is _jax.ad.Zero for cotangent in cotangents):
         return [_jax.ad.Zero(ticket.aval)]
     values = operation.of_cotangents([*map(_jax.ad.instantiate_zeros, cotangents)])

@@ -22,6 +22,7 @@ from effects.dispatch.calling.programs import RUNTIME_TOKEN
 from effects.dispatch.runtime.runtime import runtime
 from effects.extensions.export.saved import pack, unpack
 from effects.lowering.effect import calls_handlers
+from effects.lowering.masks import call_lanes
 from effects.lowering.tokens import TokenContext, Tokens, register_token_rule
 
 MSG_EXPORT_VJP = (
@@ -250,10 +251,25 @@ def _exported_program_jvp(primals: Any, tangents: Any, *, program: Exported, sit
     raise errors.NotDifferentiable(MSG_EXPORT_VJP.format(program=program.fun_name))
 
 
+def _exported_program_batch(
+    axis_data: Any, args: Sequence[Any], dims: Sequence[int | None], **params: Any
+) -> tuple[Any, Any]:
+    """Calls the program for each lane, since it is compiled for one; along an axis of tangents once."""
+    if _jax.is_axis_of_tangents(axis_data):
+        if any(dim is not None for dim in dims):
+            raise errors.NotDifferentiable(MSG_EXPORT_VJP.format(program=params["program"].fun_name))
+        outs = exported_program_p.bind(*args, **params)
+        return outs, [None] * len(outs)
+    avals = [_jax.without_lanes(x, dim) for x, dim in zip(args, dims, strict=True)]
+    body = jax.make_jaxpr(functools.partial(exported_program_p.bind, **params))(*avals)
+    return call_lanes(axis_data, args, dims, body=body)
+
+
 def _exported_program_lowering(ctx: Any, *flat: Any, program: Exported, sites: Any) -> Any:
     raise errors.MissingTokenRule(MSG_EXPORTED_IN_JAX_JIT.format(program=program.fun_name))
 
 
+_jax.batching.fancy_primitive_batchers[exported_program_p] = _exported_program_batch
 _jax.ad.primitive_jvps[exported_program_p] = _exported_program_jvp
 _jax.mlir.register_lowering(exported_program_p, _exported_program_lowering)
 _jax.mlir.register_lowering(exported_for_p, _exported_for_lowering)

@@ -10,13 +10,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from effects import _jax
 from effects._jax import pallas
 from effects._model.primitive import effect_p
-from effects._model.site import Site
 from effects.lowering.holders import send
 from effects.lowering.summary import summarize
 
@@ -90,17 +88,5 @@ def _with_index(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[
 
 def _bind_effect(eqn: Any, operands: Sequence[Any], index: Any) -> Sequence[Any]:
     """Binds an effect with the index of its program."""
-    site: Site = eqn.params["site"]
-    if site.mask is None or site.lanes:
-        operands, site = site.with_hidden(operands, "grid", index)
-        return effect_p.bind(*operands, site=site)
-    active = operands[0]
-    operands, site = site.without_idle_mask(operands)
-    operands, site = site.with_hidden(operands, "grid", index)
-    # In a kernel a mask has no lanes: it is for the kernel's own lane.
-    return jax.lax.cond(
-        active,
-        lambda *operands: list(effect_p.bind(*operands, site=site)),
-        lambda *_: [jax.lax.full(var.aval.shape, 0, var.aval.dtype) for var in eqn.outvars],
-        *operands,
-    )
+    operands, site = eqn.params["site"].with_hidden(operands, "grid", index)
+    return effect_p.bind(*operands, site=site)

@@ -127,13 +127,16 @@ def leaves_out(tree: object) -> bool:
     return any(isinstance(s, Filtered) or (isinstance(s, Log) and s.level == "DEBUG") for s in statements(tree))
 
 
-def compare_places(expected: Outcome, seen: Outcome, is_unordered: Callable[[str], bool]) -> list[str]:
+def compare_places(
+    expected: Outcome, seen: Outcome, is_unordered: Callable[[str], bool], has_stopped_calls: bool = False
+) -> list[str]:
     """What is wrong with the tokens of records, if their lines are right.
 
     Args:
       expected: of the reading, with the place of each line.
       seen: of the library, with the record of each line.
       is_unordered: whether a line of this text may stand anywhere.
+      has_stopped_calls: whether a failure has stopped callbacks whose records are there.
     """
     assert expected.places is not None and seen.tokens is not None
     wanted = list(zip(expected.lines, expected.places, strict=True))
@@ -176,7 +179,8 @@ def compare_places(expected: Outcome, seen: Outcome, is_unordered: Callable[[str
     epochs = [of_dispatches[dispatch] for dispatch in sorted(of_dispatches)]
     if epochs != sorted(set(epochs)) or len({thread for thread, _ in epochs}) > 1:
         complaints.append(f"dispatches have the epochs {epochs}")
-    complaints += _compare_counts(wanted, got, of_dispatches, is_unordered, bool(expected.stopped))
+    stopped = bool(expected.stopped)
+    complaints += _compare_counts(wanted, got, of_dispatches, is_unordered, stopped, stopped or has_stopped_calls)
     return complaints
 
 
@@ -196,10 +200,12 @@ def _compare_counts(
     of_dispatches: dict[int, tuple[int, int]],
     is_unordered: Callable[[str], bool],
     stopped: bool,
+    has_stopped_calls: bool,
 ) -> list[str]:
     """Unordered records, and those of nested streams, are as many as they should be in each dispatch and lane.
 
-    `stopped`: whether a failure has stopped the effects of a program.
+    `stopped`: whether a failure has stopped the effects of a program. `has_stopped_calls`: whether it may have stopped
+    callbacks.
     """
     names = {epoch: dispatch for dispatch, epoch in of_dispatches.items()}
 
@@ -225,6 +231,6 @@ def _compare_counts(
     nested = sum(place is None for _, place in wanted)
     seen_nested = sum(record.is_nested for _, record in got)
     # An unordered callback that a failure has stopped dispatches nothing either.
-    if nested != seen_nested and not (stopped and nested > seen_nested):
+    if nested != seen_nested and not (has_stopped_calls and nested > seen_nested):
         complaints.append(f"{seen_nested} records are of nested streams, and {nested} should be")
     return complaints

@@ -410,3 +410,16 @@ def test_update_without_a_result_calls_nothing(jit):
 
     called = []
     assert float(jit(f)(1.5)) == 3 and called == [1]
+
+
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
+@pytest.mark.parametrize("uses", [True, False])
+def test_linear_functions_refuse_it(jit, uses):
+    """A transposed function has no value to pass on, and a callback is not linear."""
+
+    def linear(x):
+        got = fx.async_done(fx.async_callback(lambda x: 3 * np.asarray(x), jax.ShapeDtypeStruct((), jnp.float32), x))
+        return got if uses else x
+
+    with pytest.raises(fx.NotDifferentiable, match="asynchronous callback"):
+        jit(lambda y: jax.linear_transpose(linear, y)(y))(7.0)

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import warnings
 import weakref
 
 import jax
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.slow
 
 TESTS = """
 import sys
+import warnings
 import jax.numpy as jnp
 import effects as fx
 
@@ -238,3 +240,28 @@ def test_page_shows_what_a_terminal_shows(tmp_path):
     assert [*shown[: len(answers)]] == [first, *values[:-1]]
     assert "EffectError: The user ended the program at `fx.breakpoint` at train.py:12" in shown[-1]
     assert terminal.close() == 1
+
+
+@pytest.mark.parametrize("axes", [("a",), ("a", "b")])
+@pytest.mark.parametrize("how", ["when", "cond", "jax"])
+def test_conditional_breakpoint_beside_a_collective(how, axes, lines):
+    """It is no `fx.error_if`, for which the devices vote: a device that comes to it goes on."""
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+
+    def body(x):
+        stops = x[0] > 1
+        if how == "when":
+            fx.breakpoint(when=stops)
+        else:
+            stop = fx.breakpoint if how == "cond" else jax.debug.breakpoint
+            jax.lax.cond(stops, stop, lambda *_: None)
+        fx.print("x = {}", x[0])
+        return x + jax.lax.psum(x, axes)
+
+    spec = jax.P(axes)
+    step = fx.jit(jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec, axis_names={*axes}, check_vma=False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        shown = lines(step, jnp.arange(8.0))
+    devices = 2 ** len(axes)
+    assert shown == [f"x = {float(i * 8 // devices)}" for i in range(devices)]

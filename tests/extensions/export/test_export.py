@@ -353,3 +353,25 @@ with fx.record({str(tmp_path / "run.fx")!r}):
     assert not done.returncode, done.stderr
     events = [record.event for record in fx.runs.read(tmp_path / "run.fx")]
     assert events and set(events) == {"shown"}
+
+
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_lanes_each_call_the_program(is_mapped, lines):
+    """Also if no operand differs, as with effects of the function itself; along an axis of tangents once."""
+    exported = fx.export(lambda x: (fx.print("x = {}", x), 2 * x)[1])(1.0)
+
+    def f(x, y):
+        return exported.call(x if is_mapped else 1.0) + y
+
+    results = []
+    nested = jax.vmap(jax.vmap(f, (None, 0)), (0, None))
+    for _ in range(2):
+        given = lines(lambda: results.append(fx.jit(nested)(X[:2], X)))
+        assert given == [f"x = {float(i) if is_mapped else 1.0}" for i in range(2) for _ in range(3)]
+    for result in results:
+        assert result.tolist() == [[(2.0 * i if is_mapped else 2.0) + j for j in range(3)] for i in range(2)]
+
+
+def test_axis_of_tangents_is_no_lane(lines):
+    exported = fx.export(lambda x: (fx.print("x = {}", x), 2 * x)[1])(1.0)
+    assert lines(fx.jit(jax.jacfwd(lambda x: jnp.sin(x) * exported.call(1.0))), X) == ["x = 1.0"]

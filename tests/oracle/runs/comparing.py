@@ -173,7 +173,7 @@ def compare_records(case: Case, expected: Outcome, records: Sequence[dict[str, A
 
     complaints = difference(split(expected.lines), split(seen.lines), stopped)
     if not complaints and expected.places is not None and not unknown:
-        complaints = compare_places(expected, seen, lambda line: label_of(line) in unordered)
+        complaints = compare_places(expected, seen, lambda line: label_of(line) in unordered, bool(stopped))
     return complaints
 
 
