@@ -213,7 +213,7 @@ class End(HostCall):
 
     @property
     def title(self) -> str:
-        return "fx.error_if"
+        return self.function.name.replace("effects.", "fx.", 1)  # also that of `fx.watch(mode="stop")`
 
     def describe(self) -> dict[str, Any]:
         described = {"error_if": self.message.describe(), **super().describe()}

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.slow
 
 TESTS = """
 import sys
-import warnings
 import jax.numpy as jnp
 import effects as fx
 

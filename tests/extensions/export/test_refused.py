@@ -28,6 +28,12 @@ def test_callback_without_a_name_cannot_leave():
     assert f"{__file__}:" in str(caught.value)
 
 
+def _with_rule(tangent_of):
+    f = jax.custom_jvp(lambda x: x)
+    f.defjvp(lambda primals, tangents: (primals[0], tangent_of(tangents[0])))
+    return f
+
+
 REFUSED = {
     "node": (
         lambda: fx.export(lambda x: fx.print("{}", collections.defaultdict(int, a=x)))(1),
@@ -51,8 +57,20 @@ REFUSED = {
     ),
     "vmap": (
         lambda: jax.vmap(fx.export(lambda x: fx.print("{}", x))(1.0).call)(X),
-        NotImplementedError,
-        "Batching rule for 'exported_program' not implemented",
+        fx.MissingTokenRule,
+        "with `fx.jit`",
+    ),
+    "tangents": (
+        lambda: jax.jacfwd(
+            _with_rule(lambda tangent: fx.export(lambda x: (fx.print("{}", x), x)[1])(1.0).call(tangent))
+        )(1.0),
+        fx.NotDifferentiable,
+        "derivative of the exported program",
+    ),
+    "watch": (
+        lambda: fx.export(fx.watch(lambda x: 1 / x, mode="stop"))(1.0),
+        ValueError,
+        "it has `fx.watch` at .*Take `fx.watch` out",
     ),
     "jax.jit": (
         lambda: jax.jit(fx.export(lambda x: fx.print("{}", x))(1.0).call)(1.0),
