@@ -160,9 +160,8 @@ uint64_t RunFile::scan() {
   const auto round_of = [&](uint64_t until) { return until == 0 ? 0 : (until - 1) / segment; };
   const uint64_t counted = header().taken.load(std::memory_order_relaxed);
   // The page may be damaged. Then records at the end may be missing, so the damaged number counts as a gap.
-  const bool is_plausible = counted >= taken && (oldest == ~uint64_t{0} || round_of(counted) <= oldest + segments);
-  if (is_plausible) taken = counted;
-  uint64_t gaps = is_plausible ? 0 : 1;
+  uint64_t gaps = counted < taken || round_of(counted) > round_of(taken) + segments ? 1 : 0;
+  if (counted > taken && (oldest == ~uint64_t{0} || round_of(counted) <= oldest + segments)) taken = counted;
   const uint64_t newest = round_of(taken);
   is_cut_ = newest >= segments;
   entries_.clear();

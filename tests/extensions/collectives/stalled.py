@@ -125,11 +125,10 @@ def check(seed: int, path: Path, overwritten: bool) -> None:
             found = last_of(read)["awaited"]
             missing = {each["device"]: of["name"] for of in found for each in of["missing"]}
             waiting = {each["device"] for of in found for each in of["waiting"]}
-            if waiting == {*range(DEVICES)} - {device}:  # before, some are on their way there
-                assert missing.keys() <= {device}, (seed, program, device, kept_from, found)
-                # Some may have come to a later collective, while others have no result yet of an earlier one.
-                if missing and kept_from in [int(of["name"].rpartition(":")[2]) - 1 for of in found]:
-                    break
+            is_known = kept_from in [int(of["name"].rpartition(":")[2]) - 1 for of in found]
+            # Before, some are on their way, or have no result yet of an earlier collective, and others wait for these.
+            if waiting == {*range(DEVICES)} - {device} and missing.keys() == {device} and is_known:
+                break
             assert time.monotonic() < deadline, (seed, program, device, kept_from, found)
         assert read.processes[0].is_cut == overwritten
         let_go.set()

@@ -58,8 +58,8 @@ SLIPS = (
     Slip(
         "differentiation.axis_of_tangents",
         "effects/_model/primitive.py",
-        "and (site.origin is not None or _jax.is_axis_of_tangents(axis_data)):",
-        "and site.origin is not None:",
+        "happens_once = site.origin is not None or _jax.is_axis_of_tangents(axis_data)",
+        "happens_once = site.origin is not None",
         "What is primal happens once for each tangent that jacfwd maps over.",
         (f"{TRANSFORMATIONS}::test_program[`jacfwd`, two tangents]",),
     ),

@@ -42,14 +42,6 @@ SLIPS = (
         _in("grid_order", "orders"),
     ),
     Slip(
-        "kernels.lane_that_is_not_there",
-        GRID,
-        "        active,\n        lambda *operands:",
-        "        active | True,\n        lambda *operands:",
-        "A kernel in a branch has its effects in lanes that do not take it.",
-        _in("simulated_transformations", "predicate_that_differs_between_lanes"),
-    ),
-    Slip(
         "kernels.mask",
         RULES,
         "mask[0, 0] != 0, references)",
