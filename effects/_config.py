@@ -158,6 +158,9 @@ class Config:
     def __setattr__(self, name: str, value: Any) -> None:
         self._set(name, value, f"`fx.config.{name}`")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"A setting always has a value. In place of `del`, write `fx.config.{name} = ...`.")
+
     if not TYPE_CHECKING:  # else type checkers would accept every name
 
         def __getattr__(self, name: str) -> Any:

@@ -245,6 +245,12 @@ def test_unknown_setting():
         fx.config.ordr = "process"
 
 
+def test_settings_cannot_be_deleted():
+    with pytest.raises(AttributeError, match=r"always has a value.*write `fx.config.sync = "):
+        del fx.config.sync
+    assert fx.config.sync is False
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "value"), [("EFFECTS_ORDER", "x"), ("EFFECTS_RING_BYTES", "1"), ("EFFECTS_SYNC", "perhaps")]
