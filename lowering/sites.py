@@ -185,7 +185,7 @@ class KnownSites:
             return self.filters[line]
 
     def _forget_lines(self) -> None:
-        """Forgets lines that no program has and whose filters nobody changed: new texts make any number of lines."""
+        """Forgets lines without programs whose filters nobody has changed. Texts new in each call add lines."""
         for line, known in list(self.filters.items()):
             if known.may_be_forgotten:
                 del self.filters[line]

@@ -106,7 +106,7 @@ class _Wait(NamedTuple):
 
     what: str
     says: str = ""
-    alike: tuple[Any, ...] = ()  # waits with equal keys are shown once, with a count; empty: by `what` and `says`
+    alike: tuple[Any, ...] = ()  # the key by which equal waits are counted as one; empty: `what` and `says` are it
     stack: tuple[str, ...] = ()
 
 
