@@ -475,12 +475,12 @@ class Streams:
         3. Both take the number, and the drain confuses the epochs of one with those of the other.
         """
         for _ in range(numbers.count):
-            number, again = numbers.take()
-            if number in self._ended or (again and self.is_named(number)):
+            number, is_reused = numbers.take()
+            if number in self._ended or (is_reused and self.is_named(number)):
                 continue
             stream = Stream(number, launch_lock)
             if self._by_thread.setdefault(number, stream) is stream:
-                if again:
+                if is_reused:
                     native.number_anew(number)
                 return stream
         raise errors.EffectError(MSG_NO_NUMBER.format(count=numbers.count))

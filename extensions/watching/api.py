@@ -16,8 +16,8 @@ from effects import _jax
 from effects._model.operand import is_array
 from effects._model.where import where_called
 from effects.dispatch.calling.jit import jit
-from effects.extensions.watching.asked import Watch
 from effects.extensions.watching.call import bind_watched
+from effects.extensions.watching.options import Watch
 
 MSG_NOT_CALLABLE = (
     "`fx.watch` at {where} was given {fun} as its function. It watches a function, and returns one that is called in "

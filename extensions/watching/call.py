@@ -17,8 +17,8 @@ import jax
 from effects import _errors as errors
 from effects import _jax
 from effects.dispatch.calling.jit import jit
-from effects.extensions.watching.asked import Watch, has_any, with_joined_lanes
 from effects.extensions.watching.each import Each
+from effects.extensions.watching.options import Watch, has_any, with_joined_lanes
 from effects.extensions.watching.search import can_search, run_searched
 from effects.extensions.watching.tables import is_float
 from effects.lowering.holders import Extra, holds

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from effects import _jax
-from effects.extensions.watching.asked import Watch, any_of, bind_region, bodies_of, has_any, is_condition, where_of
 from effects.extensions.watching.found import bind_fields, bind_found, place_of
+from effects.extensions.watching.options import Watch, any_of, bind_region, bodies_of, has_any, is_condition, where_of
 from effects.extensions.watching.summary import bind_summaries
 from effects.extensions.watching.tables import axes_across, is_numeric
 from effects.lowering.holders import Extra, find_holder

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from effects import _jax
-from effects.extensions.watching.asked import Watch, any_of, bind_region, bodies_of, has_any, is_condition, makes_any
+from effects.extensions.watching.options import Watch, any_of, bind_region, bodies_of, has_any, is_condition, makes_any
 from effects.extensions.watching.tables import is_float
 from effects.lowering.holders import Extra, find_holder, with_carried_predicate
 

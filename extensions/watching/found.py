@@ -28,7 +28,7 @@ from effects._model.site import Site
 from effects._model.where import Where
 from effects._model.wire import EPOCH, PHASE, STREAM, in_region
 from effects.extensions.watching import WATCH
-from effects.extensions.watching.asked import Watch, type_of
+from effects.extensions.watching.options import Watch, type_of
 from effects.extensions.watching.tables import is_numeric
 
 _WENT_ON = "{message} ({place}). The program went on after it."

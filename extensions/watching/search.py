@@ -30,7 +30,6 @@ from effects._model.site import Site
 from effects.dispatch.calling.jit import jit
 from effects.dispatch.runtime.runtime import runtime
 from effects.extensions.watching import WATCH
-from effects.extensions.watching.asked import Watch
 from effects.extensions.watching.each import Each, depth_of
 from effects.extensions.watching.flag import run_flagged
 from effects.extensions.watching.found import (
@@ -43,6 +42,7 @@ from effects.extensions.watching.found import (
     read_fields,
     searches,
 )
+from effects.extensions.watching.options import Watch
 from effects.lowering.derivatives import silent_jaxpr
 from effects.lowering.summary import effects_of, summarize
 
