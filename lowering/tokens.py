@@ -377,8 +377,8 @@ def thread_tokens(
         returned, outs = _apply_rule(rule, ctx, taken, operands)
         for key, token in returned.items():
             # Nothing orders unordered effects, so all take the incoming token. An equation with a jaxpr is an
-            # exception: its token replaces the incoming one, since XLA would merge two calls of one function with equal
-            # operands.
+            # exception: its token replaces the incoming one, since XLA (xla/service/hlo_cse.cc) would merge two calls
+            # of one function with equal operands.
             if key == UNORDERED and not any(_jax.jaxprs_in(eqn.params)):
                 joined.append(token)
             else:

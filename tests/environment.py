@@ -8,6 +8,9 @@ import os
 import tempfile
 from pathlib import Path
 
+PROGRAMS = Path(__file__).parents[1] / ".pytest_cache" / "programs"
+"""The folder of what XLA compiles for tests: JAX's cache of compiled programs."""
+
 
 def xla_flags(devices: int, given: str = "") -> str:
     """Flags for so many CPU devices, with which XLA compiles a program sooner: it hardly optimizes.
@@ -32,6 +35,9 @@ def environment() -> dict[str, str]:
 
     Interpreters share what Python compiles. If it is not to be written beside the sources, it is written into a
     temporary folder, unless the environment names another one; an empty name stands for none.
+
+    They share what XLA compiles, too, in the folder of pytest's cache. Many programs are compiled by several tests or
+    interpreters, and all of them by a second run.
     """
     variables = {
         "XLA_FLAGS": xla_flags(4, os.environ.get("XLA_FLAGS", "")),
@@ -40,4 +46,10 @@ def environment() -> dict[str, str]:
     if os.environ.get("PYTHONDONTWRITEBYTECODE") and "PYTHONPYCACHEPREFIX" not in os.environ:
         folder = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-bytecode")
         variables |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder)}
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and os.access(PROGRAMS.parents[1], os.W_OK):
+        variables |= {
+            "JAX_COMPILATION_CACHE_DIR": str(PROGRAMS),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
     return variables

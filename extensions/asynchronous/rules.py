@@ -266,12 +266,12 @@ def _mask_operation(ctx: MaskContext, active: Any, *operands: Any, operation: Op
 
 
 def _is_collective(eqn: Any) -> bool:
-    """Returns True if a start may become JAX's collective: with several processes, or with devices that are
-    replicas."""
+    """True if devices wait for each other: where an exchange is done, and in a start that may become JAX's collective,
+    with several processes or with devices that are replicas."""
     operation = eqn.params["operation"]
-    if eqn.primitive is not async_start_p or not isinstance(operation, Exchanged):
+    if not isinstance(operation, Exchanged):
         return False
-    return operation.has_replicas or jax.process_count() > 1
+    return eqn.primitive is async_done_p or operation.has_replicas or jax.process_count() > 1
 
 
 def _schedule(jaxpr: Any) -> Any:

@@ -64,6 +64,7 @@ def test_cell_does_not_wait_for_a_program_of_another_thread(notebook):
     assert notebook.execute(*cells) == ["", "", "x = 1\n"]
 
 
+@pytest.mark.slow
 def test_executed_notebook_has_every_line():
     """Twenty cells, of which each prints at its end."""
     first, *others = execute(SHOWS, *[f"show({n})" for n in range(20)])

@@ -281,6 +281,7 @@ def test_wrong_effects(call, effect, why):
     assert f"{__name__.rpartition('.')[2]}.py:" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_any_number_of_domains():
     """Each domain of a process has a number of its own, so that hundreds come in one program, and one that is held
     keeps back none of the others."""

@@ -210,6 +210,7 @@ def test_jit_is_ours_when_the_program_imports_jax(folder):
     assert sorted(output.splitlines()) == ["effects float64", "turn 0", "turn 1", "turn 2"]
 
 
+@pytest.mark.slow
 def test_options(folder):
     """A run is recorded, lines are filtered, and a bad value is found in the outermost function."""
     output, _ = run(folder, JIT, "--record", "runs/", "--sites", "program.py every=2")

@@ -79,6 +79,7 @@ def test_slip_is_made_in_the_copy_alone(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_slip_is_caught_by_its_tests(tmp_path: Path) -> None:
     """The tests run against the copy: they pass there, and fail with a slip."""
     test = "tests/effects/test_assert_order.py"
@@ -89,6 +90,7 @@ def test_slip_is_caught_by_its_tests(tmp_path: Path) -> None:
         assert copy.check(slip.tests, slip).failed
 
 
+@pytest.mark.slow
 def test_slip_that_hangs_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that does not end with a slip notices it."""
     monkeypatch.setattr(copy_of_tree, "SECONDS", 2)

@@ -65,11 +65,15 @@ def _use_sync_plain_jit(x):
 
 
 _uses = [value for name, value in sorted(globals().items()) if name.startswith("_use_")]
+_quick = [use for use in _uses if use is not _use_sync_plain_jit]  # it waits for a second in each call
 
 
 @pytest.mark.parametrize("outer", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
 @pytest.mark.parametrize("kind", ["sync", "queued"])
-@pytest.mark.parametrize("use", _uses, ids=lambda use: use.__name__[5:])
+@pytest.mark.parametrize(
+    "use",
+    [pytest.param(use, id=use.__name__[5:], marks=() if use in _quick else pytest.mark.slow) for use in _uses],
+)
 def test_callback_may_use(use, kind, outer):
     """JAX, prints, programs with effects of their own and barriers, from inside a callback: nothing hangs."""
     seen = []
@@ -261,6 +265,7 @@ def test_programs_that_have_all_threads_of_xla(levels, threads):
     assert done.stdout == "True\n", done.stderr[-3000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asynchronous", ["True", "False"])
 def test_a_thousand_callbacks_that_use_jax(asynchronous):
     """A matmul, a transfer and a program with a print of its own in every callback, a thousand times: no hang."""

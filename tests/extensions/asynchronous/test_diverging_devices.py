@@ -120,3 +120,53 @@ def test_random_programs_are_as_they_are_read(seed):
         return axes, tuple(rng.randint(0, 3) for _ in range(2 ** len(axes))), rng.choice(("values", "callback"))
 
     agrees([step() for _ in range(3)] + [rng.choice(WAYS)], rng.randint(0, 9))
+
+
+CALLS = {
+    "callback": lambda x: fx.callback(add_one, I32, x),
+    "async_callback": lambda x: fx.async_done(fx.async_callback(add_one, I32, x)),
+}
+EXCHANGES = {
+    "psum": (lambda x: fx.psum_start(x, "x"), lambda xs: [sum(xs)] * 4),
+    "ppermute": (
+        lambda x: fx.ppermute_start(x, "x", [(i, (i + 1) % 4) for i in range(4)]),
+        lambda xs: [xs[-1], *xs[:-1]],
+    ),
+    "all_gather": (lambda x: fx.all_gather_start(x, "x"), lambda xs: [xs] * 4),
+    "all_to_all": (
+        lambda x: fx.all_to_all_start(x + jnp.arange(4), "x", 0, 0),
+        lambda xs: [[x + i for x in xs] for i in range(4)],
+    ),
+    "psum_scatter": (
+        lambda x: fx.psum_scatter_start(x + jnp.arange(4), "x"),
+        lambda xs: [sum(xs) + 4 * i for i in range(4)],
+    ),
+}
+"""By name: what starts an exchange of a value of each device, and what the devices get, of all values."""
+
+
+@pytest.mark.parametrize("name", [*EXCHANGES][:1] + [pytest.param(n, marks=pytest.mark.slow) for n in [*EXCHANGES][1:]])
+@pytest.mark.parametrize("places", ["ahead", pytest.param("both", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("call", ["callback", pytest.param("async_callback", marks=pytest.mark.slow)])
+def test_exchange_among_loops_with_callbacks_of_each_devices_own_number(call, places, name):
+    """A device that has no more callbacks waits where the exchange is done, and the others' callbacks are called."""
+    start, read_exchange = EXCHANGES[name]
+
+    @fx.jit
+    @jax.shard_map(
+        mesh=jax.make_mesh((4,), ("x",), axis_types=(AxisType.Auto,)),
+        in_specs=P("x"),
+        out_specs=P("x"),
+        check_vma=False,
+    )
+    def f(xs):
+        count = lax.axis_index("x")
+        calls = lambda x: lax.fori_loop(0, count, lambda _, x: CALLS[call](x), x)  # noqa: E731
+        y = fx.async_done(start(calls(xs[0]))).astype(np.int32)
+        return jax.vmap(calls)(y.reshape(-1))[None] if places == "both" else y.reshape(-1)[None]
+
+    xs = [3, 5, 8, 13]
+    exchanged = read_exchange([x + device for device, x in enumerate(xs)])
+    more = np.arange(4)[:, None] if places == "both" else 0
+    np.testing.assert_array_equal(f(jnp.array(xs, np.int32)), np.array(exchanged).reshape(4, -1) + more)
+    meet_barrier()

@@ -89,6 +89,7 @@ def test_collectives_without_a_recording_are_refused(tmp_path):
     assert done.returncode == 2 and "without `--record`" in done.stderr and not done.stdout
 
 
+@pytest.mark.slow
 def test_device_that_is_kept_from_a_collective_is_named(tmp_path):
     """In random programs with loops, branches, functions and transposes, along each axis of a mesh; also where the file
     has lost its beginning."""

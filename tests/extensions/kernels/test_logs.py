@@ -191,7 +191,11 @@ TYPES = [
 
 
 @pytest.mark.parametrize(
-    "x64, types", [(False, TYPES), (True, ["int64", "uint64", "float64", "complex128"])], ids=["32 bits", "64 bits"]
+    "x64, types",
+    [
+        pytest.param(False, TYPES, id="32 bits", marks=pytest.mark.slow),
+        pytest.param(True, ["int64", "uint64", "float64", "complex128"], id="64 bits"),
+    ],
 )
 def test_types(x64, types):
     """A value comes back bit for bit, scalars and arrays, extreme ones too."""

@@ -129,6 +129,14 @@ def check_talking_parts(statements, lines):
     _check(statements, lines, 2, _by_part)
 
 
-@pytest.mark.parametrize("check", ["check_diverging", "check_talking", "check_diverging_parts", "check_talking_parts"])
+@pytest.mark.parametrize(
+    "check",
+    [
+        "check_diverging",
+        pytest.param("check_talking", marks=pytest.mark.slow),
+        pytest.param("check_diverging_parts", marks=pytest.mark.slow),
+        "check_talking_parts",
+    ],
+)
 def test_effects_come_by_place_and_device(check):
     in_process_of_its_own(__file__, check)

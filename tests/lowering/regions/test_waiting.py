@@ -81,6 +81,7 @@ def test_eight_devices_share_an_answer_and_wait_for_each_other():
     assert done.stdout == "done\n", done.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_collectives_come_after_effects():
     in_process_of_its_own(__file__, "check_collectives_come_after_effects")
 

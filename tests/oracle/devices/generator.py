@@ -59,6 +59,8 @@ class DeviceGenerator(Generator):
         self.forms = tuple(form for form in REGIONS if pmap or form != "pmap")
         self.awaited = (self.sync, self.sync_unordered, self.jax_sync)
         self.no_region_yet = True
+        self.only_in_flight = False
+        """True in a region in which devices communicate by asynchronous collectives alone."""
 
     def leaves_at(self, place: Any) -> Sequence[Callable[[Any], Statement]]:
         leaves = self.leaves
@@ -68,7 +70,7 @@ class DeviceGenerator(Generator):
             return [*leaves, *[self.whole] * 2] if place.regions else leaves
         if place.mode == "talk_ways":
             leaves = [leaf for leaf in leaves if leaf not in self.awaited]
-        if self.may_talk(place):
+        if self.may_talk(place) and not self.only_in_flight:
             leaves = [*leaves, *[self.talk] * 5]
         return leaves
 
@@ -184,6 +186,7 @@ class DeviceGenerator(Generator):
     def region(self, place: Any) -> Statement:
         self.no_region_yet = False
         mode = self.draw.choice((*["wide"] * 3, *["talk_calls"] * 2, *["talk_ways"] * 2, *["both"] * self.rarely()))
+        self.only_in_flight = mode == "both" and self.in_flight in self.nests and bool(self.draw.integer(0, 1))
         form = self.draw.choice(self.forms)
         check_vma = bool(self.draw.integer(0, 1))
         device, variable, label = self.variable("d"), self.variable("y"), f"r{self.variable('')}"
