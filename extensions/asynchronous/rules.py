@@ -176,7 +176,7 @@ def _start(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[A
 
 
 def _keep(token: Any, values: Sequence[Any], operation: Operation) -> tuple[Any, list[Any]]:
-    values = [value.astype(stored_dtype(value.dtype)) for value in values]
+    values = [jnp.asarray(value, stored_dtype(_jax.typeof(value).dtype)) for value in values]
     by_lane = not isinstance(operation, Exchanged)
     attributes = {Attribute.BY_LANE: by_lane, Attribute.OPTIONAL: operation.of_derivative, **_named(operation)}
     return _call(token, values, [operation.ticket], operation, KEEP_TARGET, attributes=attributes)
@@ -204,7 +204,7 @@ def _take(token: Any, operands: Sequence[Any], operation: Operation) -> tuple[An
 
 def _to_exchange(values: Sequence[Any], operation: Exchanged) -> list[Any]:
     """The operands of a post: the device's rank in its group, the group's number, and the values, parts in front."""
-    values = [value.astype(stored_dtype(value.dtype)) for value in values]
+    values = [jnp.asarray(value, stored_dtype(_jax.typeof(value).dtype)) for value in values]
     if operation.receivers is None:
         values = [jnp.moveaxis(value, len(operation.lanes), 0) for value in values]
     others = tuple(axis for axis in jax.sharding.get_abstract_mesh().manual_axes if axis not in operation.axes)

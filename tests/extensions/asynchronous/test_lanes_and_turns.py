@@ -130,3 +130,32 @@ def test_narrow_types(dtype):
     if "int" in dtype:
         called = fx.jit(lambda x: fx.async_done(fx.async_callback(lambda x: x, x, x)))(x)
         assert called.dtype == dtype and (called == x).all()
+
+
+JITS = {"fx.jit": fx.jit, "jax.jit": jax.jit, "eager": lambda f: f}
+CONSTANTS = {
+    "itself": lambda x, number: (number, number),
+    "beside an operand": lambda x, number: (x, number),
+    "in a dictionary": lambda x, number: {"x": x, "number": number},
+}
+
+
+@pytest.mark.parametrize("jit", JITS)
+@pytest.mark.parametrize("number", [True, 2, 2.5, 1j], ids=lambda number: type(number).__name__)
+@pytest.mark.parametrize("form", CONSTANTS)
+def test_functions_may_return_numbers_of_pythons(form, number, jit):
+    """JAX leaves these in the jaxpr as they are."""
+
+    def whole(x):
+        lanes = jax.vmap(lambda x: fx.async_done(fx.async_start(lambda x: CONSTANTS[form](x, number), x)))(x)
+        return fx.async_done(fx.async_update(fx.async_start(lambda n: CONSTANTS[form](n, number), number))), lanes
+
+    x = jnp.arange(2.0)
+    alone, lanes = JITS[jit](whole)(x)
+    leaves = [*jax.tree.leaves(alone), *jax.tree.leaves(lanes)]
+    expected = [*jax.tree.leaves(CONSTANTS[form](number, number)), *jax.tree.leaves(CONSTANTS[form](x, number))]
+    assert len(leaves) == len(expected)
+    for leaf, each in zip(leaves, expected, strict=True):
+        assert leaf.dtype == jnp.asarray(each).dtype
+        np.testing.assert_array_equal(leaf, each)
+    fx.effects_barrier()
