@@ -308,7 +308,7 @@ class Supervisor:
         # A callback of what the function has called would take the thread that is free now, and might go as deep. What
         # it calls from now on is refused: see `Drain.runs_in_ended_program`.
         for number, traits in called:
-            if nested is not None and traits is not None and traits.awaits_results:
+            if nested is not None and (traits is None or traits.awaits_results):
                 self._failures.stop((nested.thread, number), errors.EffectError(message))
         Background(lambda: answer_with(function.reply, failure)).start()  # the program's continuation may run there
         if in_region(function.token[PHASE]):  # the other devices' functions begin only after this one

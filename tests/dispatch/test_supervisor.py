@@ -278,7 +278,8 @@ def test_waiting_of_the_drains_threads_is_no_computing(monkeypatch):
 
 @pytest.mark.parametrize("place", [jnp.asarray, np.asarray], ids=["array of JAX's", "of NumPy"])
 @pytest.mark.parametrize("options", [{}, {"after_error": "go_on", "errors": "barrier"}], ids=str)
-def test_recursion_that_takes_all_threads_is_ended_at_once(place, options, said):
+@pytest.mark.parametrize("is_first", [False, True], ids=["called before", "called first"])
+def test_recursion_that_takes_all_threads_is_ended_at_once(is_first, place, options, said):
     """A callback that calls its own program until no thread of XLA's is left is ended with the whole chain of its
     callers, and goes no deeper: what it calls is refused, whether it was called before or is called after that."""
     depth, begun = 150, []
@@ -288,7 +289,8 @@ def test_recursion_that_takes_all_threads_is_ended_at_once(place, options, said)
         return f(place(n - 1)) if n else n
 
     f = fx.jit(lambda n: fx.callback(go_down, jax.ShapeDtypeStruct((), jnp.int32), n))
-    f(jnp.int32(0))  # compiled
+    if not is_first:
+        f(jnp.int32(0))
     with fx.config.override(stall_seconds=0.5, stall_fail_seconds=1, **options):
         with pytest.raises(fx.EffectError) as raised:
             f(jnp.int32(depth))

@@ -72,6 +72,7 @@ def compare(
     kinds = kinds_of_labels(runs)
     unordered = {label for label, kind in kinds.items() if not EFFECTS[kind]} | {"u"}
     apart = domains_of_labels(runs)
+    want, places = _without_stopped_domains(runs, want, places, seen)
 
     def split(lines: Sequence[str]) -> tuple[list[str], list[str]]:
         known = [line for line in lines if label_of(line) not in unordered]
@@ -114,6 +115,24 @@ def _compare_barriers(runs: Case, want: Outcome, seen: Outcome) -> list[str]:
         if missing := not_out(due, lines, AWAITED[name], kinds):
             complaints.append(f"the barrier for {name} behind dispatch {number} returned ahead of {missing}")
     return complaints
+
+
+def _without_stopped_domains(
+    runs: Case, want: Outcome, places: Sequence[tuple[str, int] | None], seen: Outcome
+) -> tuple[Outcome, Sequence[tuple[str, int] | None]]:
+    """What was expected, without the last lines of other domains that were not seen, in programs whose effects a
+    failure has stopped: domains know nothing of each other."""
+    labels = {label for number in want.stopped for label in domains_of_labels(runs.runs[number].program)}
+    missing = collections.Counter(line for line in want.lines if label_of(line) in labels)
+    missing.subtract(line for line in seen.lines if label_of(line) in labels)
+    kept = []
+    for line, place in reversed([*zip(want.lines, places, strict=True)]):
+        if missing[line] > 0:
+            missing[line] -= 1
+        else:
+            kept.append((line, place))
+    kept.reverse()
+    return dataclasses.replace(want, lines=[line for line, _ in kept]), [place for _, place in kept]
 
 
 def _seen_or_known(wanted: Sequence[str], seen: Sequence[str], may_lack: set[str]) -> list[str]:
