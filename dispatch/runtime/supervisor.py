@@ -214,8 +214,7 @@ class Supervisor:
 
     def waits(self) -> str:
         """Returns what waits, now; no text if nothing is seen to."""
-        waits = self._waits()
-        return WAITS.format(waits=waits) if waits else ""
+        return WAITS.format(waits=waits) if (waits := self._waits()) else ""
 
     def _waits(self) -> str:
         functions, stacks = self._drain.running_functions(), frames()

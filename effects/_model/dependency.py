@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax
+
 from effects import _jax
 
 dependency_p = _jax.Primitive("dependency")
@@ -14,8 +16,9 @@ dependency_p.multiple_results = True
 
 def add_dependency(others: Iterable[Any], values: Sequence[Any]) -> list[Any]:
     """Makes values depend on others; on a token: they are available once its effects have been published."""
-    others, values = list(others), list(values)
-    arrays = [at for at, value in enumerate(values) if not _jax.is_reference_type(_jax.typeof(value))]
+    others = [x for x in others if _jax.typeof(x).dtype != jax.dtypes.float0]  # the tangent of an integer has no value
+    values, types = list(values), [_jax.typeof(value) for value in values]
+    arrays = [at for at, t in enumerate(types) if not _jax.is_reference_type(t) and t.dtype != jax.dtypes.float0]
     if arrays:
         outs = dependency_p.bind(*others, *(values[at] for at in arrays), tokens=len(others))
         for at, out in zip(arrays, outs, strict=True):

@@ -8,6 +8,8 @@ from jax import lax
 from jax.sharding import AxisType
 
 import effects as fx
+from effects._model.dependency import add_dependency
+from effects._model.wire import TOKEN_LENGTH
 from tests.lowering.regions.meshes import collectives, in_parts, mesh_of
 
 P = jax.P
@@ -198,3 +200,17 @@ def test_older_partitioner_is_refused():
             f.lower(jnp.arange(4))
     finally:
         jax.config.update("jax_use_shardy_partitioner", True)
+
+
+@pytest.mark.parametrize("part", [in_parts, None], ids=["a replica group", "all devices"])
+def test_nothing_depends_on_the_tangent_of_an_integer(part):
+    """It has no value, and stays what it is."""
+    tangent = np.zeros(3, jax.dtypes.float0)
+
+    def body(x):
+        y, same = add_dependency([tangent, jnp.zeros(TOKEN_LENGTH, jnp.uint32)], [x + 1, tangent])
+        assert same is tangent
+        return y
+
+    program = body if part is None else part(body, mesh_of(2, 2))
+    np.testing.assert_array_equal(fx.jit(program)(jnp.arange(4)), [1, 2, 3, 4])

@@ -16,7 +16,17 @@ from tests.oracle.devices.placing import DEVICES, ENTRIES, Placing
 from tests.oracle.devices.region import Region
 from tests.oracle.expressions import Less, Literal
 from tests.oracle.generator import Generator
-from tests.oracle.language import AWAITED, FEATURES, MODULUS, REGISTERS, Program, Run, kinds_of_labels, statements
+from tests.oracle.language import (
+    AWAITED,
+    EFFECTS,
+    FEATURES,
+    MODULUS,
+    REGISTERS,
+    Program,
+    Run,
+    kinds_of_labels,
+    statements,
+)
 from tests.oracle.place import Draw, HypothesisDraw, RandomDraw
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.effects import Fails
@@ -99,15 +109,16 @@ def case(draw: Draw, size: int, features: frozenset[str]) -> DeviceCase:
 def _known(case: DeviceCase) -> DeviceCase:
     """The case, without failures if it would not be known which effects come after one, or if XLA may end the process
     for one."""
-    stops = case.after_error == "stop" and any(map(_fails_with_loose_region, case.runs))
+    stops = case.after_error == "stop" and any(map(_fails_loosely, case.runs))
     return without_failures(case) if stops else case
 
 
-def _fails_with_loose_region(run: Run) -> bool:
-    """True if a callback fails in a program with a loose region. Ahead of the region, too: a device whose next callback
-    there is not called has failed, and one that has no more of them waits for it in a collective."""
-    fails = any(isinstance(s, Callback) and s.fails_at for s in statements(run.program))
-    return fails and bool(loose_regions(run.program))
+def _fails_loosely(run: Run) -> bool:
+    """True if a callback without an order fails, or any in a program with a loose region. Ahead of the region, too: a
+    device whose next callback there is not called has failed, and one that has no more of them waits for it in a
+    collective."""
+    failing = [s for s in statements(run.program) if isinstance(s, Callback) and s.fails_at]
+    return any(not EFFECTS[s.kind] for s in failing) or (bool(failing) and bool(loose_regions(run.program)))
 
 
 def without_failures(tree: Any) -> Any:

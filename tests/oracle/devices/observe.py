@@ -209,7 +209,12 @@ def observe(case: DeviceCase, runner: Runner) -> Seen:
 
 
 def jax_refuses(case: DeviceCase, runner: Runner, error: Exception) -> bool:
-    """Whether JAX raises the same if nothing in the case has an effect, since types in regions are its own affair."""
+    """Whether JAX raises the same if nothing in the case has an effect, since types in regions are its own affair.
+
+    JAX 0.10 unrolls scans wrongly where axes are explicit: plain JAX has the error with `jax.set_mesh`.
+    """
+    if jax.__version_info__ < (0, 11) and str(error).startswith("dynamic_update_slice operand sharding must be equal"):
+        return True
 
     def nothing(*args: Any, **kwargs: Any) -> None: ...
 
