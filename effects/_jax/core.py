@@ -227,6 +227,9 @@ def with_jaxprs(eqn: Any, change: Callable[[Any], Any]) -> Any:
             parts = [*map(changed, value)]
             same = all(part is old for part, old in zip(parts, value, strict=True))
             return value if same else getattr(value, "_make", type(value))(parts)  # of a named tuple
+        if isinstance(value, core.Jaxpr) and not is_closed(value) and (count := len(value.constvars)):
+            # The references of a kernel over a mesh, up to JAX 0.10.
+            return pe.convert_invars_to_constvars(change(pe.convert_constvars_jaxpr(value)), count)
         return change(value) if isinstance(value, (core.Jaxpr, ClosedJaxpr)) else value
 
     params = {name: changed(value) for name, value in eqn.params.items()}

@@ -13,7 +13,7 @@ from jax._src.pallas import core as pallas_core
 
 from effects._jax.core import closed_jaxpr
 from effects._jax.lowering import platforms_of
-from effects._jax.pallas import HIDDEN, is_simulated, named_inputs, trace_kernel
+from effects._jax.pallas import HIDDEN, block_of, is_simulated, named_inputs, trace_kernel
 
 LOG = f"{HIDDEN}log"
 """The name of the output."""
@@ -86,14 +86,7 @@ def with_log(params: dict[str, Any], width: int, target: str, fun: Callable[...,
         blocks = [_in_space(each, space) if each.origin.startswith(HIDDEN) else each for each in blocks]
     spec = pallas_core.BlockSpec((pallas_core.squeezed, 1, width), row_of, memory_space=space)
     array = core.ShapedArray((programs, 1, width), jnp.int32)
-    block = spec.to_block_mapping(
-        LOG,
-        array,
-        index_map_avals=mapping.index_map_avals,
-        index_map_tree=mapping.index_map_tree,
-        grid=mapping.grid,
-        vmapped_dims=mapping.vmapped_dims,
-    )
+    block = block_of(mapping, LOG, spec, array)
     first = mapping.num_index_operands
     at = first + len(blocks)
     avals = closed_jaxpr(params["jaxpr"]).in_avals

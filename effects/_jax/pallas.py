@@ -190,6 +190,12 @@ def with_kernel(params: dict[str, Any], fun: Callable[..., Sequence[Any]]) -> di
     return trace_kernel(params, params["grid_mapping"], closed_jaxpr(params["jaxpr"]).in_avals, fun)
 
 
+def block_of(mapping: Any, name: str, spec: Any, array: Any) -> Any:
+    """The block of a further operand of a kernel, beside those of `mapping`."""
+    known = ("index_map_avals", "index_map_tree", "grid", "vmapped_dims")
+    return spec.to_block_mapping(name, array, **{each: getattr(mapping, each) for each in known})
+
+
 def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[Any]]) -> dict[str, Any]:
     """The parameters of a kernel with an additional last input, a `float32[1, 1]`. `fun(number, *references)` gets its
     reference ahead of the others.
@@ -198,14 +204,8 @@ def with_input(params: dict[str, Any], name: str, fun: Callable[..., Sequence[An
     since on TPUs the last two axes of such a small block must be those of its array.
     """
     mapping = params["grid_mapping"]
-    block = pallas_core.BlockSpec((1, 1), lambda *_: (0, 0)).to_block_mapping(
-        name,
-        core.ShapedArray((1, 1), jnp.float32),
-        index_map_avals=mapping.index_map_avals,
-        index_map_tree=mapping.index_map_tree,
-        grid=mapping.grid,
-        vmapped_dims=mapping.vmapped_dims,
-    )
+    spec = pallas_core.BlockSpec((1, 1), lambda *_: (0, 0))
+    block = block_of(mapping, name, spec, core.ShapedArray((1, 1), jnp.float32))
     inputs = mapping.num_inputs
     blocks = (*mapping.block_mappings[:inputs], block, *mapping.block_mappings[inputs:])
     at = mapping.num_index_operands + inputs
@@ -330,6 +330,11 @@ def kernel_of_mesh(params: dict[str, Any], avals: Sequence[Any]) -> dict[str, An
     returning = SimpleNamespace(_pallas_call_lowering=lambda ctx, *nodes, **made: made)
     made = FunctionType(lower.__code__, {**vars(mpmd), "pallas_call": returning})
     return made(SimpleNamespace(avals_in=avals), *avals, **params)
+
+
+def inside_meshes(params: dict[str, Any]) -> Any:
+    """A context in which tracing takes place inside a kernel: the axes of its meshes are known."""
+    return core.extend_axis_env_nd([axis for mesh in params.get("meshes", ()) for axis in mesh.shape.items()])
 
 
 def _interpreter_of(interpret: Any) -> Callable[..., Any]:

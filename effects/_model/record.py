@@ -250,7 +250,18 @@ def count_lanes(site: Site, payload: Any) -> int:
     return math.prod(site.lanes) if active is None else int(active.sum())
 
 
-class Records(Sequence[Record]):
+class RecordSequence(Sequence[Record]):
+    """Records that are made as they are read."""
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Record]: ...
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
+
+
+class Records(RecordSequence):
     """A batch of records, in the bytes in which they came from their devices. They are read lazily."""
 
     def __init__(self, data: bytes, count: int, find_site: Callable[[int], Site]):
@@ -409,13 +420,6 @@ class Records(Sequence[Record]):
         if site is not None and site.mask is None:
             return self._count * math.prod(site.lanes)
         return sum(count_lanes(site, payload) for site, _, _, payload, _ in self.parts())
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: Any) -> Any:
-        return list(self)[index]
 
 
 # Values of records in Python's own types.

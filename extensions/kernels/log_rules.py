@@ -213,7 +213,9 @@ def _logged_kernel_abstract_eval(
 def leave_to_jax(eqn: Any, args: Sequence[Any], site: Site) -> Sequence[Any]:
     """Binds a kernel all of whose effects are JAX's own callbacks as JAX does, and says so in the log."""
     LOGGER.warning(MSG_LEFT_TO_JAX.format(effect=site.effect.name, where=site.where))
-    return _jax.bind(conversion().restore(eqn), args)
+    with pallas.inside_meshes(eqn.params):
+        restored = conversion().restore(eqn)
+    return _jax.bind(restored, args)
 
 
 def _logged_kernel_lowering(

@@ -11,14 +11,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from effects import _errors as errors
 from effects._model.content import Composite
 from effects._model.effect import Effect
-from effects._model.record import Part, Record, Records, records_of
+from effects._model.record import Part, Record, Records, RecordSequence, records_of
 from effects._model.site import Site
 from effects._model.text import NativeRows, plan_of_line
 from effects._model.wire import ALL_DEVICES, EPOCH, FIRST_GPU, STREAM, Kind, thread_of
@@ -193,7 +193,7 @@ class Count(NamedTuple):
     last: float
 
 
-class Run(Sequence[Record]):
+class Run(RecordSequence):
     """The records of a run in program order, as `effects.runs.read` returns them. They are read lazily.
 
     Attributes:
@@ -253,13 +253,6 @@ class Run(Sequence[Record]):
             else:
                 self._length = sum(1 for _ in self)
         return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Record]: ...
-    def __getitem__(self, index: Any) -> Any:
-        return list(self)[index]
 
     def select(
         self,

@@ -132,3 +132,24 @@ def test_compiled_kernels_with_effects_of_ours_are_refused(any_device):
     x = jax.ShapeDtypeStruct((512,), jnp.float32)
     with pytest.raises(NotImplementedError, match=r"test_jaxs_own\.py:\d+ records an array .*takes scalars"):
         lower(functools.partial(call, _compiled(_both), TARGETS["tpu"][1]), "tpu", x, jit=fx.jit)
+
+
+@pytest.mark.parametrize("show", [jax.debug.print, pl.debug_print], ids=["jax.debug.print", "pl.debug_print"])
+@pytest.mark.parametrize("is_jitted", [False, True])
+def test_compiled_kernels_over_meshes_have_jaxs_own_prints(is_jitted, show, caplog):
+    """What `jax.export` lowers for a TPU, `fx.export` does."""
+    mesh = pltpu.create_tensorcore_mesh("core", num_cores=2)
+
+    def body(x_ref, o_ref):
+        core = jax.lax.axis_index("core")
+        show("core {}", core)
+        pltpu.sync_copy(x_ref.at[pl.ds(core * 8, 8)], o_ref.at[pl.ds(core * 8, 8)])
+
+    x = jax.ShapeDtypeStruct((16, 128), jnp.float32)
+    f = pl.kernel(body, x, mesh=mesh)
+    device = jax.sharding.AbstractDevice(device_kind="TPU v5p", num_cores=2, platform="tpu")
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((1,), ("x",), abstract_device=device)):
+        expected = jax.export.export(jax.jit(f), platforms=["tpu"])(x).mlir_module()
+        text = fx.export(fx.jit(f) if is_jitted else f, platforms=["tpu"])(x).mlir_module()
+    assert expected.count("tpu_custom_call") == text.count("tpu_custom_call") == 1
+    assert "runs on the device" in caplog.text
