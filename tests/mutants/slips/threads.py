@@ -17,8 +17,8 @@ SLIPS = (
     Slip(
         "threads.number_is_named",
         TABLE,
-        "(again and self.is_named(number))",
-        "(again and False)",
+        "(is_reused and self.is_named(number))",
+        "(is_reused and False)",
         "What an ended thread's effect has raised is raised by the call of another thread.",
         (f"{NUMBERS}::test_failure_of_an_ended_thread_is_no_later_threads",),
     ),
