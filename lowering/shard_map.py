@@ -150,7 +150,8 @@ def region_of(
     # A device that waits for a callback waits for all effects before it, and other devices may never reach those.
     may_diverge = _may_diverge(jaxpr, check_vma, known.joins_error_votes) and any(map(_waits, _jax.eqns_in(jaxpr)))
     may_diverge = may_diverge or (not counts and around.collectives_after_effects)
-    may_deadlock = may_diverge and summary.has_collectives
+    has_exchanges = any(getattr(eqn.params.get("operation"), "kind", "") == "collective" for eqn in _jax.eqns_in(jaxpr))
+    may_deadlock = may_diverge and (summary.has_collectives or has_exchanges)
     known = known._replace(collectives_after_effects=may_diverge)
     edges = ctx.edges
     if counts and not replica_axes and ordered == len(keys) == 1:

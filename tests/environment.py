@@ -37,7 +37,7 @@ def environment() -> dict[str, str]:
     temporary folder, unless the environment names another one; an empty name stands for none.
 
     They share what XLA compiles, too, in the folder of pytest's cache. Many programs are compiled by several tests or
-    interpreters, and all of them by a second run.
+    interpreters, and all of them by a second run. JAX 0.10 may crash where it writes such a program.
     """
     variables = {
         "XLA_FLAGS": xla_flags(4, os.environ.get("XLA_FLAGS", "")),
@@ -46,7 +46,8 @@ def environment() -> dict[str, str]:
     if os.environ.get("PYTHONDONTWRITEBYTECODE") and "PYTHONPYCACHEPREFIX" not in os.environ:
         folder = Path(tempfile.gettempdir(), f"token-effects-{os.getuid()}-bytecode")
         variables |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder)}
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and os.access(PROGRAMS.parents[1], os.W_OK):
+    is_safe = not importlib.metadata.version("jax").startswith("0.10.") and os.access(PROGRAMS.parents[1], os.W_OK)
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and is_safe:
         variables |= {
             "JAX_COMPILATION_CACHE_DIR": str(PROGRAMS),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -266,10 +266,9 @@ def _mask_operation(ctx: MaskContext, active: Any, *operands: Any, operation: Op
 
 
 def _is_collective(eqn: Any) -> bool:
-    """True if devices wait for each other: where an exchange is done, and in a start that may become JAX's collective,
-    with several processes or with devices that are replicas."""
-    operation, is_done = eqn.params["operation"], eqn.primitive is async_done_p
-    return isinstance(operation, Exchanged) and (is_done or operation.has_replicas or jax.process_count() > 1)
+    """True of a start that may become JAX's collective: with several processes, or with devices that are replicas."""
+    operation, starts = eqn.params["operation"], eqn.primitive is async_start_p
+    return starts and isinstance(operation, Exchanged) and (operation.has_replicas or jax.process_count() > 1)
 
 
 def _schedule(jaxpr: Any) -> Any:
