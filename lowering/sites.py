@@ -185,7 +185,7 @@ class KnownSites:
             return self.filters[line]
 
     def _forget_lines(self) -> None:
-        """Forgets lines without programs whose filters nobody has changed. Texts new in each call add lines."""
+        """Forgets lines that have no program and no changed filter. A text that is new in each call adds one."""
         for line, known in list(self.filters.items()):
             if known.may_be_forgotten:
                 del self.filters[line]

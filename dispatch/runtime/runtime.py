@@ -445,7 +445,7 @@ def effects_barrier(
 
     Args:
         timeout: Seconds to wait at most; None waits for as long as it takes.
-        effects: Names of effects, or objects of `Effect`, to wait for, with the others of their domains; by default all.
+        effects: Names of effects, or objects of `Effect`, to wait for, with those of their domains; by default all.
         all_threads: Whether to wait for the effects of all threads, those that live too.
         scope: `"local"`: this process. `"global"`: all processes of `jax.distributed`, each of which must call this, in
             the same thread if there are several. It then returns when what each of them waits for is visible there.

@@ -106,7 +106,7 @@ class _Wait(NamedTuple):
 
     what: str
     says: str = ""
-    alike: tuple[Any, ...] = ()  # the key by which equal waits are counted as one; empty: `what` and `says` are it
+    alike: tuple[Any, ...] = ()  # waits with equal keys are counted as one; if empty, the key is `what` and `says`
     stack: tuple[str, ...] = ()
 
 
