@@ -30,14 +30,13 @@ def test_slips_are_found_once() -> None:
             assert slip.file.endswith(".cc") and all(map(is_native_test, slip.tests)), slip.name
 
 
-def test_slips_are_of_every_part() -> None:
-    """There are thirty at least, each with a name of its own, and some of every part."""
+def test_slips_are_named_like_their_part() -> None:
+    """Each has a name of its own, which begins with that of its part."""
     names = [slip.name for slip in SLIPS]
-    assert len(set(names)) == len(names) >= 30
+    assert len(set(names)) == len(names)
     for part in PARTS:
         name = part.__name__.rpartition(".")[2]
-        own = [slip.name for slip in part.SLIPS]
-        assert len(own) >= 3 and all(slip.startswith(f"{name}.") for slip in own)
+        assert part.SLIPS and all(slip.name.startswith(f"{name}.") for slip in part.SLIPS)
 
 
 @pytest.mark.slow

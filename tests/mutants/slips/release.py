@@ -9,22 +9,6 @@ SUSPENSION = "tests/native/order_suspension_test.cc"
 
 SLIPS = (
     Slip(
-        "release.one_more_scan",
-        ORDER,
-        "if (scan_ <= epoch.ended_scan + 1) {",
-        "if (scan_ < epoch.ended_scan + 1) {",
-        "An epoch ends while an unordered record of it may be in a ring that the scan has passed.",
-        (f"{TEST}::test_close_waits_for_one_more_scan",),
-    ),
-    Slip(
-        "release.complete",
-        EPOCH,
-        "if (sequence.phase != last.phase || static_cast<uint32_t>(sequence.next) != last.index)",
-        "if (sequence.phase != last.phase)",
-        "An epoch ends before its last records have come.",
-        (f"{TEST}::test_close_before_its_records_keeps_the_epoch_open",),
-    ),
-    Slip(
         "release.suspended",
         ORDER,
         "return &stream.epochs.front() == &epoch && !stream.is_suspended(domain) &&",
@@ -41,14 +25,6 @@ SLIPS = (
         (f"{TEST}::test_later_epoch_waits_for_the_earlier",),
     ),
     Slip(
-        "release.primary",
-        ORDER,
-        "if (epoch->primary != header.device) {",
-        "if (epoch->primary > header.device) {",
-        "Unordered records that all devices publish are shown once for some devices more.",
-        (f"{TEST}::test_replicated_unordered_records_leave_once",),
-    ),
-    Slip(
         "release.domains",
         ORDER,
         "Sequence &sequence = sequence_of(*epoch, header.token);\n"
@@ -56,14 +32,6 @@ SLIPS = (
         "Sequence &sequence = epoch->domains[0];\n  if (sequence.is_due(header) && may_leave(*epoch, domain)) {",
         "All order domains of a program share one sequence.",
         (f"{TEST}::test_domains_count_for_themselves",),
-    ),
-    Slip(
-        "release.longer_gap",
-        EPOCH,
-        "it->second.gap_count = std::max(it->second.gap_count, count);",
-        "it->second.gap_count = count;",
-        "Of two gaps that begin at one index the shorter may count, and what only the other covers is waited for.",
-        ("tests/native/order_gaps_test.cc::test_gaps_from_one_index",),
     ),
     Slip(
         "release.gap_behind",
@@ -90,52 +58,12 @@ SLIPS = (
         (f"{SUSPENSION}::test_other_domains_go_on",),
     ),
     Slip(
-        "release.end_with_its_run",
-        ORDER,
-        "in_run ? last_run_ + 1 : last_run_",
-        "last_run_",
-        "A barrier returns while a record of its program is being replayed, if a run before it ends.",
-        (f"{SUSPENSION}::test_end_waits_for_earlier_runs",),
-    ),
-    Slip(
-        "release.plain_is_waited_for",
-        ORDER,
-        "return !stream.nested && plain_.is_behind(epoch.dispatch);",
-        "return false;",
-        "A program's record leaves ahead of an effect of a program of JAX's from before its dispatch.",
-        (f"{PLAIN}::test_program_waits_for_earlier_plain_epochs",),
-    ),
-    Slip(
         "release.plain_waits_for_a_while",
         ORDER,
         "return !is_overdue(epoch) && std::any_of(",
         "return std::any_of(",
         "Programs of `fx.jit` and `jax.jit` wait for each other for good.",
         (f"{PLAIN}::test_plain_epoch_waits_for_a_while",),
-    ),
-    Slip(
-        "release.awaited_passes",
-        ORDER,
-        "  let_awaited_pass(release);\n",
-        "",
-        "A callback in a program of JAX's that waits for another such callback waits for good.",
-        (f"{PLAIN}::test_awaited_plain_record_passes_functions",),
-    ),
-    Slip(
-        "release.awaited_passes_alone",
-        ORDER,
-        "if (is_awaited(*it)) end = it + 1;",
-        "end = it + 1;",
-        "Effects of programs of JAX's pass a function that does not wait for them.",
-        (f"{PLAIN}::test_awaited_plain_record_passes_functions",),
-    ),
-    Slip(
-        "release.waits_for_run",
-        ORDER,
-        "if ((in_run || !stream.runs.empty()) && stream.ended_in_run == 0) stream.ended_in_run = epoch.dispatch;",
-        "",
-        "A plain effect leaves while what a program before it has recorded is still being replayed.",
-        (f"{PLAIN}::test_run_with_which_an_epoch_ends_is_waited_for",),
     ),
     Slip(
         "release.failed_in_order",

@@ -7,44 +7,12 @@ WATCH = "tests/extensions/watching/test_watch.py"
 
 SLIPS = (
     Slip(
-        "watching.what_a_loop_loses",
-        "extensions/watching/flag.py",
-        "lasting -= lost",
-        "return seen, hidden",
-        "A bad value of one iteration that the next one drops is not found.",
-        (f"{WATCH}::test_what_the_next_iteration_drops_is_found",),
-    ),
-    Slip(
         "watching.hidden_values",
         "extensions/watching/flag.py",
         'any_of([hidden, watch.any_bad(made, "")]), outs',
         'watch.any_bad(made, ""), outs',
         "A bad value that is masked away is not found.",
         (f"{FAULTS}[masked_away_in_a_scan]",),
-    ),
-    Slip(
-        "watching.what_a_branch_loses",
-        "extensions/watching/flag.py",
-        "frozenset.intersection(*(_shown",
-        "frozenset.union(*(_shown",
-        "A bad value that one branch masks away is not found.",
-        (f"{FAULTS}[lost_by_a_branch]",),
-    ),
-    Slip(
-        "watching.loops_without_iterations",
-        "extensions/watching/flag.py",
-        "first + carried and kept[at - first]]",
-        "first + carried]",
-        "A bad value that a loop is given and has no iteration for is not found.",
-        (f"{FAULTS}[lost_by_a_loop_without_iterations]",),
-    ),
-    Slip(
-        "watching.bad_operands",
-        "extensions/watching/each.py",
-        "made if took is False else made & ~took",
-        "made",
-        "An operation that takes a bad value is reported as one that makes it.",
-        (f"{WATCH}::test_no_false_alarm[taken]",),
     ),
     Slip(
         "watching.lines_around",
