@@ -246,8 +246,9 @@ class KernelGenerator(Generator):
         if not any(b.form == "table" for b in (*inputs, *outputs)):
             table, shift = (), None
         order = None
-        # JAX's interpreter for TPUs has no masked loads.
-        if cores and "MaskedSum" not in repr(body) and self._may_be_reordered(body, waits=False):
+        # JAX's interpreter for TPUs has no masked loads, and no `jax.checkpoint` of what reads a reference.
+        refused = any(word in repr(body) for word in ("MaskedSum", "'remat'"))
+        if cores and not refused and self._may_be_reordered(body, waits=False):
             carries, keep = False, False
         elif "grid_order" in self.features and not place.lanes and dynamic is None and self._may_be_reordered(body):
             cores, parallel = 0, False
