@@ -75,7 +75,7 @@ def _with_runs(campaign: Campaign, checker: Callable[[], Callable[[Any], list[Ou
             rng = random.Random(repr(case))
             mutating.check(case, rng, [rng.choice(mutating.MUTATIONS)])
             if rng.random() < 0.2:  # it takes as long as ten times the rest
-                mutating.check_cut(case, rng, rng.choice(mutating.MUTATIONS), rng.choice((0.8, 1.5, 5)))
+                mutating.check_cut(case, rng, rng.choice(mutating.MUTATIONS), rng.choice((0.8, 1.5, 4)))
             return outcomes
 
         return check_and_diff

@@ -41,7 +41,7 @@ FULL = Case((Run(MANY, (1, 2, 3)),))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fill", [0.8, 1.5, 6])
+@pytest.mark.parametrize("fill", [0.8, 1.5, 4])
 @pytest.mark.parametrize("kind", mutating.MUTATIONS)
 def test_diff_finds_place_in_files_that_are_full(kind: str, fill: float) -> None:
     """Files that have kept their newest records only."""

@@ -260,6 +260,8 @@ def check_cut(case: AnyCase, rng: random.Random, kind: str, fill: float) -> int:
         return 0
     count = len(repeated.runs)
     times = max(2, round(fill * SMALLEST / size))
+    if count * times > 97:  # a dispatch's number is a value of its program, and values are less
+        return 0
     mutation = rng.choice(found)
     case = dataclasses.replace(repeated, runs=repeated.runs * times)
     other = with_program(case, mutation, range(count * (times - 1), count * times))
