@@ -51,6 +51,10 @@ class Waiting:
         deadline = None if timeout is None else monotonic() + timeout
         self.wait([*self._streams.of_this_thread(), *self._streams.ended()], None, deadline)
 
+    def for_calls(self) -> None:
+        """Waits for what the calling thread's calls of our programs have issued, once they have returned."""
+        self.wait([*self._streams.of_this_thread()], None, None, returned=True, plain_too=False)
+
     def for_all(self, timeout: float | None = None) -> list[str]:
         """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for.
         Returns what is outstanding when the time is up."""
@@ -72,13 +76,19 @@ class Waiting:
             self.wait(former, None, None, returned=True)
 
     def wait(
-        self, which: list[Stream], names: frozenset[str] | None, deadline: float | None, *, returned: bool = False
+        self,
+        which: list[Stream],
+        names: frozenset[str] | None,
+        deadline: float | None,
+        *,
+        returned: bool = False,
+        plain_too: bool = True,
     ) -> list[str]:
-        """Waits for what has been issued; with `returned`, before the first call that has not returned. Returns what is
-        outstanding when the time is up."""
+        """Waits for what has been issued; with `returned`, before the first call that has not returned; unless
+        `plain_too`, by calls of our programs alone. Returns what is outstanding when the time is up."""
         nested = native.is_nested()
         streams_here = self._streams.of_this_thread()
-        if not self.for_plain_programs(deadline):
+        if plain_too and not self.for_plain_programs(deadline):
             programs = [
                 shown_program(stream, number, call[0].name, traits_of(stream, number))
                 for stream in streams_here
@@ -104,7 +114,7 @@ class Waiting:
                     last.append((stream, number))
                     break
         # A nested function that runs for a plain epoch would wait for itself: a deadlock.
-        plain = None if nested else native.plain_opened()
+        plain = native.plain_opened() if plain_too and not nested else None
         keys = keys_of_effects(names or ())
 
         def is_over(stream: Stream, number: int) -> bool:
@@ -129,7 +139,7 @@ class Waiting:
         if is_done_in_time():
             if unpolled := self._poll(which, names, deadline):
                 return unpolled
-            if not _jax.unordered_tokens() or (names is not None and not names & OF_JAX):
+            if not (plain_too and _jax.unordered_tokens()) or (names is not None and not names & OF_JAX):
                 return []
             if not _wait_for_unordered(deadline):
                 return ["programs with unordered effects that were left to JAX"]

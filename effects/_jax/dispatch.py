@@ -123,7 +123,12 @@ def is_ordered(effect: JaxEffect) -> bool:
 
 def is_left_to_jax() -> bool:
     """True if a callback bound now is left to JAX: it runs at once, or is being lowered."""
-    return core.trace_ctx.trace is core.eval_trace or ir.Context.current is not None
+    return core.trace_ctx.trace is core.eval_trace or is_lowering()
+
+
+def is_lowering() -> bool:
+    """True while JAX lowers a jaxpr to MLIR in this thread."""
+    return ir.Context.current is not None
 
 
 @contextlib.contextmanager

@@ -34,6 +34,7 @@ from effects._model.operand import Operand, Static, flat_arguments, stored_dtype
 from effects._model.primitive import effect_p
 from effects._model.site import Site
 from effects._model.where import Where
+from effects.dispatch.runtime.runtime import runtime
 from effects.extensions.jax_callbacks.native_calls import bind_native, native_call_p
 from effects.lowering.holders import EffectConversion, find_holder, set_conversion
 from effects.lowering.rewrite import rewritten, with_jaxprs
@@ -85,9 +86,11 @@ def _binding_ours(bind: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(bind)
     def bind_ours(*args: Any, **params: Any) -> Any:
-        if not _jax.binding_callbacks.value or _jax.is_left_to_jax():
+        if _jax.is_left_to_jax():
+            if not _jax.is_lowering():  # it happens at once: behind what stands ahead of it
+                runtime.waiting.for_calls()
             return bind(*args, **params)
-        return bind_effect(primitive, args, params)
+        return bind_effect(primitive, args, params) if _jax.binding_callbacks.value else bind(*args, **params)
 
     bind_ours.__module__ = __name__
     return bind_ours

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.oracle.generator import Generator
 from tests.oracle.language import (
     AWAITED,
+    EAGER,
     FEATURES,
     MODULUS,
     REGISTERS,
@@ -57,7 +58,8 @@ def _case(draw: Draw, size: int, features: frozenset[str], generator: type[Gener
         else:
             run = Run(program, state, draw.integer(0, 3), draw.integer(0, 2) == 2, exported)
         held = bool(barrier) and failure == "none" and barrier != "apart_print" and _may_be_held(program)
-        return dataclasses.replace(run, barrier=barrier, held=held)
+        eager = draw.choice(("", "", "", *EAGER)) if "jax" in features and not rings and not held else ""
+        return dataclasses.replace(run, barrier=barrier, held=held, eager=eager)
 
     programs: list[Program] = []
     on_devices = "devices" in features and draw.integer(0, 3) == 3

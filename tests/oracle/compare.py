@@ -181,6 +181,11 @@ def _compare_barriers(case: Case, expected: Outcome, seen: Outcome) -> list[str]
     for number, lines in seen.at_barriers if not has_failed else ():
         name = case.runs[number].barrier
         look(number, lines, AWAITED[name], f"the barrier for {name} behind dispatch {number} returned")
+    if sorted(number for number, _ in seen.at_eager) != [n for n, run in enumerate(case.runs) if run.eager]:
+        complaints.append(f"effects outside of programs happened behind {[number for number, _ in seen.at_eager]}")
+    for number, lines in seen.at_eager if not has_failed else ():
+        eager = case.runs[number].eager
+        look(number, lines, {*kinds.values()}, f"{eager} outside of programs, behind dispatch {number}, happened")
     for number, lines in seen.at_errors if case.sync else ():
         look(number, lines, ("ordered", "log", "queued", "native"), f"the call of dispatch {number} raised")
     return complaints
@@ -238,5 +243,6 @@ def sources_of(runs: Iterable[Run]) -> tuple[dict[Program, int], list[str]]:
 def where(run: Run) -> str:
     how = "by default " if run.by_default else ""
     exported = (" exported" if run.exported else "") + f", after {run.change!r}" * bool(run.change)
+    exported += f", then {run.eager} outside of programs" * bool(run.eager)
     exported += f", then a barrier for {run.barrier}{', held' * run.held}" * bool(run.barrier)
     return exported if run.device is None else f"{exported} {how}on device {run.device}"

@@ -115,6 +115,9 @@ SWITCHES = ("quiet", "loud")
 CHANGES = ("off", "on", "every 1", "every 2", "every 3", "level warning", "level info")
 """The changes that another thread may make to the filters of all filtered prints, between two dispatches."""
 
+EAGER = ("jax_print", "jax_print_ordered", "jax_queued", "jax_io", "jax_io_ordered", "jax_asked")
+"""The effects of JAX's own that may stand between two dispatches, outside of programs."""
+
 # What a runner may be able to do; programs are made of what it can.
 FEATURES = frozenset(
     {
@@ -179,6 +182,7 @@ class Run:
     change: str = ""  # what is changed of filters ahead of it, once all before it is out: one of CHANGES
     barrier: str = ""  # what is waited for alone, behind it: one of AWAITED
     held: bool = False  # whether its functions of the kind "queued_apart" return only after that
+    eager: str = ""  # what of JAX's own stands behind it, outside of programs: one of EAGER
 
 
 @dataclass(frozen=True)
@@ -202,6 +206,7 @@ class Case:
         found += ["sync"] * self.sync + ["rewritten"] * bool(self.rewritten)
         found += ["changes"] * any(run.change for run in self.runs)
         found += [f"barrier_{name}" for name in sorted({run.barrier for run in self.runs} - {""})]
+        found += [f"eager_{kind}" for kind in sorted({run.eager for run in self.runs} - {""})]
         found += ["held"] * any(run.held for run in self.runs)
         found += ["exported"] * any(run.exported for run in self.runs) + [f"rings_{self.rings}"] * bool(self.rings)
         return (*found, *sorted({"default_device" if by_default else "device_put" for _, by_default in devices}))

@@ -19,8 +19,11 @@ from tests.oracle.jax_ import to_jax
 from tests.oracle.language import Case, Failure, State
 from tests.oracle.python_ import Reading
 from tests.oracle.rings import HeldOutput, count_dropped, drops, in_force, in_new_thread
-from tests.oracle.runners import write_line
+from tests.oracle.runners import eager_effect, write_line
 from tests.oracle.tokens import Place, Seen, seen_of
+
+EAGER_LABEL = "outside"
+"""Begins the lines of JAX's own effects between dispatches."""
 
 
 class NotInJax(Exception):
@@ -43,6 +46,7 @@ class Outcome:
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # of prints with filters: come, and shown
     rewritten: int = 0  # expected: how many programs had kernels that wrote logs
     at_barriers: list[tuple[int, list[str]]] = field(default_factory=list)  # by dispatch: the lines that were out
+    at_eager: list[tuple[int, list[str]]] = field(default_factory=list)  # and when effects of JAX's own happened
     at_errors: list[tuple[int, list[str]]] = field(default_factory=list)  # and where calls raised
     places: list[Place | None] | None = None  # of an expected outcome: where the record of each line should stand
 
@@ -164,7 +168,12 @@ def _observe(case: Case, runner: Runner) -> Outcome:
             ]
         finally:
             DISPATCH.set(0)
-    outcome.lines = without_signed_zeros(written.getvalue().splitlines())
+    outcome.lines = []
+    for line in without_signed_zeros(written.getvalue().splitlines()):
+        if line.startswith(f"{EAGER_LABEL} "):
+            outcome.at_eager.append((int(line.split(" ")[1]), [*outcome.lines]))
+        else:
+            outcome.lines.append(line)
     outcome.records = None if outcome.records is None else without_signed_zeros(outcome.records)
     outcome.dropped = count_dropped() - before if drops(case) else 0
     return outcome
@@ -230,6 +239,8 @@ def _dispatch(
             barrier(effects=run.barrier)
             outcome.at_barriers.append((number, without_signed_zeros(written.getvalue().splitlines())))
             host.gate.set()
+        if run.eager:
+            eager_effect(run.eager, EAGER_LABEL, number)
     return results
 
 

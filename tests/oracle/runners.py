@@ -67,6 +67,31 @@ def jax_callback(kind: str, function: Any, results: Any, *args: Any, **kwargs: A
     return io_callback(call, results, *values)
 
 
+def eager_effect(kind: str, label: str, value: int) -> None:
+    """Has an effect of JAX's own outside of programs, with one line."""
+    happened: list[int] = []
+
+    def call(x: jax.Array) -> np.ndarray:
+        write_line(f"{label} {x}")
+        happened.append(int(x))
+        return np.int32(x + 1)
+
+    def call_only(x: jax.Array) -> None:
+        call(x)
+
+    x = jnp.int32(value)
+    if kind.startswith("jax_print"):
+        jax.debug.print(label + " {}", x, ordered=kind == "jax_print_ordered")
+        return
+    if kind == "jax_queued":
+        jax.debug.callback(call_only, x)
+    elif kind == "jax_asked":
+        assert int(io_callback(call, jax.ShapeDtypeStruct((), np.int32), x)) == value + 1
+    else:
+        io_callback(call_only, None, x, ordered=kind == "jax_io_ordered")
+    assert happened == [value]  # once, and at once
+
+
 @functools.cache
 def library() -> Runner:
     """The library under test."""

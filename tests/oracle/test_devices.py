@@ -22,7 +22,7 @@ from tests.oracle.devices.region import MODES, REGIONS, Region
 from tests.oracle.devices.statements import TALKS, Talk, Whole
 from tests.oracle.expressions import Binary, Less, Literal, Name
 from tests.oracle.generator import KINDS
-from tests.oracle.language import Function, Program, Run, statements
+from tests.oracle.language import EAGER, Function, Program, Run, statements
 from tests.oracle.runners import library_after
 from tests.oracle.statements.callback import Callback
 from tests.oracle.statements.calls import Call, Vmap
@@ -309,6 +309,7 @@ def test_cases_reach_every_statement() -> None:
         *(f"devices_{count}" for count in (2, 4, 8)),
         *("threads_2", "threads_3", "explicit", "permuted", "changing_devices", "mixed", "loose", "skips"),
         *("exported", "exported_for_several"),
+        *(f"eager_{kind}" for kind in EAGER),
         *("outside", "barriers", "named_barriers", "capture", "order_process", "fails_in_region"),
     }
 

@@ -18,6 +18,7 @@ from tests.oracle.expressions import Less, Literal
 from tests.oracle.generator import Generator
 from tests.oracle.language import (
     AWAITED,
+    EAGER,
     EFFECTS,
     FEATURES,
     MODULUS,
@@ -88,7 +89,8 @@ def _sequence(draw: Draw, prefix: str, size: int, features: frozenset[str], most
     for number in range(draw.choice(range(1, most + 1))):
         items.append(run(number))
         if draw.integer(0, 3) == 3:
-            items.append(Outside(f"{prefix}Z{number}", draw.integer(0, 9)))
+            kind = draw.choice(("", *EAGER)) if "jax" in features else ""
+            items.append(Outside(f"{prefix}Z{number}", draw.integer(0, 9), kind))
         if draw.integer(0, 4) == 4:
             items.append(Outside(""))
     return tuple(items)

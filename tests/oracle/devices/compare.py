@@ -188,7 +188,7 @@ def describe(case: DeviceCase) -> str:
     for thread, sequence in enumerate(case.sequences):
         for item in sequence:
             if isinstance(item, Outside):
-                text = f"print {item.label} {item.value}" if item.label else "barrier"
+                text = f"{item.kind or 'print'} {item.label} {item.value}" if item.label else "barrier"
             else:
                 exported = " exported" if item.exported else ""
                 exported += f", after {item.change!r}" * bool(item.change)

@@ -24,6 +24,7 @@ class Outside:
 
     label: str  # none: a barrier
     value: int = 0
+    kind: str = ""  # one of EAGER, if it is one of JAX's own
 
 
 Item = Run | Outside
@@ -64,6 +65,7 @@ class DeviceCase:
         found += ["skips"] * any(skipping_regions(run.program) - loose_regions(run.program) for run in self.runs)
         items = [item for sequence in self.sequences for item in sequence]
         found += ["outside"] * any(isinstance(item, Outside) and bool(item.label) for item in items)
+        found += [f"eager_{item.kind}" for item in items if isinstance(item, Outside) and item.kind]
         found += ["named_barriers"] * any(run.barrier for run in self.runs)
         found += ["barriers"] * any(isinstance(item, Outside) and not item.label for item in items)
         found += [f"devices_{size}" for size in sorted({len(p.devices) for p in placings})]

@@ -26,7 +26,7 @@ from tests.oracle.jax_ import to_jax
 from tests.oracle.language import REGISTERS, Failure, Run, State
 from tests.oracle.observe import Outcome, events_as_lines, failures_of, label_of_error, without_signed_zeros
 from tests.oracle.rings import in_new_thread
-from tests.oracle.runners import write_line
+from tests.oracle.runners import eager_effect, write_line
 from tests.oracle.tokens import seen_of
 
 
@@ -138,7 +138,9 @@ def _dispatch(sequence: Sequence[Item], runner: Runner, outcome: Outcome, writte
 
     for item in sequence:
         if isinstance(item, Outside):
-            if item.label:
+            if item.kind:
+                eager_effect(item.kind, item.label, item.value)
+            elif item.label:
                 runner.emit["ordered"](item.label, (np.int32(item.value),))
             else:
                 barrier()
