@@ -148,7 +148,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
         `left`: what the program has returned, as `Stream.call` returns it, or the exception that its call has raised.
         """
         stream = runtime.streams[thread]
-        is_launched = False
+        dispatching, is_launched = stream.dispatching, False
         try:
             outs, awaited = (
                 self._after_error(left, stream, number, args, kwargs) if isinstance(left, BaseException) else left
@@ -157,7 +157,7 @@ class Dispatcher(native.QuickCalls, Generic[P, R]):
             if awaited is not None:
                 self._await(stream, number, awaited)
         except BaseException as error:
-            native.abandon(stream.thread, stream.dispatching, 0)
+            native.abandon(stream.thread, dispatching, 0)
             self._raise_root_cause(error, stream, number, is_launched)
             raise
         return self._end(stream, number, outs, args, kwargs)

@@ -56,9 +56,10 @@ def _publish(site: Site, device: int, values: list[Any]) -> list[Any]:
 
 
 def _publish_in(stream: Stream, site: Site, device: int, values: list[Any]) -> list[Any]:
-    depth, number = len(stream.dispatching), -1
+    dispatching = stream.dispatching
+    depth, number = len(dispatching), -1
     try:
-        number = stream.open(EAGER, stream.dispatching)
+        number = stream.open(EAGER, dispatching)
         stream.eager[number] = site
         first, epoch, phase, index = map(int, stream.token(number))
         first += domain_number(token_key(site.effect))
@@ -71,13 +72,13 @@ def _publish_in(stream: Stream, site: Site, device: int, values: list[Any]) -> l
         native.close([(first, epoch, phase, index + bool(site.effect.ordered))], 0)
         native.note(Kind.RETURNED, (first, epoch, 0, 0))
         stream.note_ended(number)
-        stream.dispatching.pop()
+        dispatching.pop()
     except BaseException:
-        native.abandon(stream.thread, stream.dispatching, depth)
+        native.abandon(stream.thread, dispatching, depth)  # first, before a second interrupt can come
         if number >= 0:
             stream.note_ended(number)
         raise
-    if config.sync and not stream.dispatching:
+    if config.sync and not dispatching:
         effects_barrier()
     return results
 

@@ -49,6 +49,8 @@ class Operations:
         ]  # fmt: skip
 
     def begin(self) -> None:
+        """Every second round has one order for all threads."""
+        fx.config.order = "thread" if fx.config.order == "process" else "process"
         self.out = io.StringIO()
         self._shown, self._failing, self._raised = [], {}, set()
 
