@@ -83,8 +83,12 @@ def run(words: Sequence[str]) -> int:
 
 
 def _import_ours() -> None:
-    """Imports this library. If `effects` is another package's, the command ends with a message."""
-    import effects
+    """Imports this library. With another JAX, or another package's `effects`, the command ends with a message."""
+    try:
+        import effects
+    except ImportError as error:
+        sys.exit(str(error)) if error.name == "effects" else None
+        raise
 
     if not hasattr(effects, "effects_barrier"):
         from importlib.metadata import packages_distributions
@@ -141,7 +145,7 @@ class _AfterJax(MetaPathFinder):
             def load_then_do(module: types.ModuleType) -> None:
                 load(module)
                 if name == "jax":
-                    import effects  # noqa: F401 - it may also be what imports JAX
+                    _import_ours()  # it may also be what imports JAX
                 else:
                     sys.meta_path.remove(self)
                     self._do()

@@ -12,6 +12,8 @@ import platform
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +31,8 @@ _PACKAGES = (
 
 def _facts() -> Iterator[tuple[str, str]]:
     yield "token-effects", fx.__version__
+    folders = (Path(fx.__path__[0], "docs"), Path(fx.__path__[0]).with_name("docs"))
+    yield "pages", next((str(folder) for folder in folders if folder.is_dir()), "none")
     yield "Python", f"{platform.python_version()} ({platform.python_implementation()}), {sys.executable}"
     yield "system", f"{platform.platform()}"
     for package in _PACKAGES:
@@ -39,7 +43,8 @@ def _facts() -> Iterator[tuple[str, str]]:
     devices = jax.devices()
     kinds = Counter((device.platform, device.device_kind) for device in devices)
     shown = ", ".join(f"{count} x {name} ({kind})" for (name, kind), count in kinds.items())
-    yield "devices", f"{shown}; {jax.process_count()} processes"
+    count = jax.process_count()
+    yield "devices", f"{shown}; {count} {'process' if count == 1 else 'processes'}"
     if PLATFORMS["cuda"].records == "native" and (shown := _driver()):
         yield "NVIDIA's driver", shown
     yield "native module", f"{_native.__file__}, interface {_native.wire()['numbers']['interface']}"
@@ -96,7 +101,16 @@ def _orders_devices() -> str:
     return "" if found == "0 1 2 3 4 5 6 7" else f"programs that print 0 to 7 on {len(devices)} devices printed {found}"
 
 
+def _is_imported_here() -> str:
+    """Looks where Python looks first for what a program in this folder imports."""
+    spec = PathFinder.find_spec("effects", [os.getcwd()])
+    if spec is None or any(Path(where).samefile(fx.__path__[0]) for where in spec.submodule_search_locations or ()):
+        return ""
+    return f"{spec.origin or os.getcwd()} hides it from programs in this folder. Rename that file or folder"
+
+
 _CHECKS: dict[str, Callable[[], str]] = {
+    "programs in this folder import this library": _is_imported_here,
     "prints in a loop come in order": _prints_in_order,
     "programs wait for callbacks with results": _waits_for_answers,
     "programs on all devices print in the order of their calls": _orders_devices,

@@ -18,6 +18,9 @@ MSG_TAKEN_OUT = (
 )
 
 
+MSG_LIBRARY = "`{name}` needs {library}, which is not installed. Install it: pip install {library}"
+
+
 def homes_of(names: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Inverts a mapping from modules to names: by name, the module that has it."""
     return {name: module for module, of_module in names.items() for name in of_module}
@@ -40,7 +43,7 @@ def find(face: str, homes: Mapping[str, str], name: str) -> Any:
 
 @contextlib.contextmanager
 def required_by(name: str) -> Iterator[None]:
-    """A context for imports of an extension: if it is not installed, the error says that `name` needs it."""
+    """A context for imports of what may not be installed: if it is not, the error says that `name` needs it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -50,6 +53,9 @@ def required_by(name: str) -> Iterator[None]:
 
 
 def _missing(name: str, error: ModuleNotFoundError) -> str | None:
-    """The message, if the package that was not found is an extension's; else None."""
+    """The message, if the package that was not found is an extension's, or a library's of which we have the `jit`; else
+    None."""
+    if error.name in ("equinox", "flax"):
+        return MSG_LIBRARY.format(name=name, library=error.name)
     found = re.fullmatch(r"effects\.extensions\.(\w+)", error.name or "")
     return None if found is None else MSG_TAKEN_OUT.format(name=name, extension=found.group(1))

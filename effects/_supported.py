@@ -13,4 +13,4 @@ MSG_JAX = (
 
 if not OLDEST <= jax.__version_info__[:2] < TOO_NEW:
     _texts = {"oldest": ".".join(map(str, OLDEST)), "too_new": ".".join(map(str, TOO_NEW))}
-    raise ImportError(MSG_JAX.format(version=jax.__version__, **_texts))
+    raise ImportError(MSG_JAX.format(version=jax.__version__, **_texts), name="effects")

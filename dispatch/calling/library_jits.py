@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, overload
 
+from effects import _lazy
 from effects.dispatch.calling.jit import jit
 
 P = ParamSpec("P")
@@ -42,7 +43,8 @@ def filter_jit(fun: Any = None, /, **options: Any) -> Any:
     """
     if fun is None:
         return functools.partial(filter_jit, **options)
-    import equinox
+    with _lazy.required_by("fx.filter_jit"):
+        import equinox
 
     return jit(equinox.filter_jit(fun, **options))
 
@@ -82,6 +84,7 @@ def nnx_jit(fun: Any = None, /, **options: Any) -> Any:
     """
     if fun is None:
         return functools.partial(nnx_jit, **options)
-    from flax import nnx
+    with _lazy.required_by("fx.nnx_jit"):
+        from flax import nnx
 
     return jit(nnx.jit(fun, **options))

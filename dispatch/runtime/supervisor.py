@@ -222,8 +222,8 @@ class Supervisor:
         if not native.plain_has_ended(native.plain_opened()):
             waits.append(_Wait("effects of programs that `fx.jit` has not made", ", which are not visible yet"))
         for thread, function in sorted(functions.items(), key=lambda each: each[1].since):
-            age = f", which has run for {monotonic() - function.since:.0f} s and is at:"
             stack = _shown_stack(stacks.get(function.stack or thread))
+            age = f", which has run for {monotonic() - function.since:.0f} s{' and is at:' * bool(stack)}"
             what = f"the callback `{function.name}` at {function.where}"
             waits.append(_Wait(what, age, (what,), (*stack,)))
         for run in self._drain.beside.unended():

@@ -17,6 +17,8 @@ from effects.extensions.inspecting.compiled_text import CompiledText, Copy, copy
 from effects.extensions.inspecting.compiled_text import Instruction as CompiledInstruction
 from effects.extensions.inspecting.text import Block, Instruction, Reader, Value, instruction_of, translated, written
 
+MSG_NOT_TEXT = "`parse` was given {text}. It reads a text that `Inspection.text` has written."
+
 # XLA's schedule of a program: its compiled text, read in execution order.
 #
 # The tickets of asynchronous operations are followed through tuples, loops and branches, to find the instructions
@@ -333,6 +335,8 @@ def parse(text: str) -> Inspection:
         ...     print(error.lineno, error.colno)
         6 19
     """
+    if not isinstance(text, str):
+        raise errors.type_error(MSG_NOT_TEXT.format(text=errors.shown(text)))
     entry, run, copies, between = Reader(text).program()
     return _inspection(entry, run, copies, between, lambda eqn: eqn)
 

@@ -93,6 +93,7 @@ def _finder(jaxpr: Any, watch: Watch, names: tuple[str, ...]) -> Callable[..., N
         outs = Each(search, [numbers] * watch.results).run(silent, args, names)
         return [bad for out in outs if watch.results and (bad := watch.is_bad(out, "")) is not None]
 
+    run.__qualname__ = "fx.watch"  # in the log
     again = jit(run, compiler_options=_NO_TRIALS)
 
     def look(args: Sequence[Any], place: Sequence[int] = (), first: int = 0, last: int = _ALL, most: int = _ALL) -> Any:

@@ -155,11 +155,11 @@ def test_doctor_says_what_is_here_and_that_it_works():
     assert [run.returncode for run in runs] == [0, 1], runs[0].stderr
     assert f"token-effects: {effects.__version__}" in good and f"jax: {jax.__version__}" in good
     assert any(line.startswith("devices: 3 x cpu") for line in good) and any("sync=True" in line for line in good)
-    assert len([line for line in good if line.startswith("ok: ")]) == 3
+    assert len([line for line in good if line.startswith("ok: ")]) == 4
     assert "FAILED: prints in a loop come in order: a loop that prints 0 1 2 3 4 printed ".rstrip() in map(
         str.rstrip, bad
     )
-    assert bad[-1].startswith("2 of 3 checks failed.")
+    assert bad[-1].startswith("2 of 4 checks failed.")
     assert "JAX_NUM_CPU_DEVICES: 3" in good and "EFFECTS_SYNC: 1" in good and any(line[:5] == "flax:" for line in good)
 
 
@@ -168,7 +168,7 @@ def test_doctor_as_json():
     done = run_forked("from effects.cli import main\nraise SystemExit(main(['doctor', '--json']))")
     found = json.loads(done.stdout)
     assert done.returncode == 0 and found["facts"]["jax"] == jax.__version__ and "XLA_FLAGS" in found["facts"]
-    assert len(found["checks"]) == 3 and not any(found["checks"].values())
+    assert len(found["checks"]) == 4 and not any(found["checks"].values())
 
 
 def test_command_without_a_subcommand_shows_its_help(capsys):

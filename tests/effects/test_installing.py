@@ -9,6 +9,7 @@ import tomllib
 
 import pytest
 
+import effects as fx
 from tests.docs.pages import PAGES
 from tests.helpers import ROOT
 
@@ -42,6 +43,68 @@ def test_command_names_another_package_in_our_place(tmp_path, module, words, rec
     assert done.returncode == 1
     assert f"The module `effects` at {tmp_path / module} is not that of token-effects" in done.stderr
     assert remedy in done.stderr
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["--version"], ["demo"], ["run", "-c", "import jax"]], ids=" ".join)
+def test_command_says_which_jax_it_needs(tmp_path, words):
+    (tmp_path / "jax.py").write_text("__version__ = '0.9.2'\n__version_info__ = 0, 9, 2\n")
+    code = f"import sys; sys.path[:0] = {[str(tmp_path), str(ROOT)]!r}; import effects_command"
+    code += f"; sys.exit(effects_command.main({words!r}))"
+    command = [sys.executable, "-I", "-S", "-c", code]  # without what is installed
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert re.fullmatch(r"token-effects cannot be imported with JAX 0\.9\.2\. .* pip install 'jax>=.*\n", done.stderr)
+
+
+@pytest.mark.parametrize("module", ["effects.py", "effects/__init__.py", "effects/empty"])
+def test_doctor_says_what_hides_the_library_in_its_folder(tmp_path, module):
+    (tmp_path / module).parent.mkdir(exist_ok=True)
+    (tmp_path / module).touch()
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from effects.cli import main; sys.exit(main(['doctor']))"
+    command = [sys.executable, "-P", "-c", code]  # as the installed command, which does not look in its folder
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    [failed] = (line for line in done.stdout.splitlines() if line.startswith("FAILED"))
+    assert str(tmp_path) in failed and "Rename that file or folder" in failed
+    assert f"pages: {ROOT / 'docs'}" in done.stdout
+
+
+@pytest.mark.parametrize(("name", "library"), [("nnx_jit", "flax"), ("filter_jit", "equinox")])
+def test_jit_of_a_library_that_is_not_installed(name, library, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ModuleNotFoundError, match=rf"`fx\.{name}` needs {library}, .* pip install {library}"):
+        getattr(fx, name)(lambda x: x)
+
+
+@pytest.fixture
+def builds(tmp_path):
+    """A command that asks the build backend what a wheel is built with. scikit-build-core is there when pip builds."""
+    (tmp_path / "scikit_build_core").mkdir()
+    (tmp_path / "scikit_build_core/build.py").write_text(
+        "def get_requires_for_build_wheel(settings):\n  return ['cmake']"
+    )
+    code = f"import sys; sys.path[:0] = {[str(tmp_path), str(ROOT)]!r}; import build_backend"
+    return [sys.executable, "-I", "-S", "-c", f"{code}; print(build_backend.get_requires_for_build_wheel())"]
+
+
+def test_missing_compiler_is_reported_ahead_of_downloads(builds, tmp_path):
+    environment = {**os.environ, "CXX": str(tmp_path / "no-compiler")}
+    done = subprocess.run(builds, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("No C++ compiler was found. token-effects has a native part")
+    for variable in ("c++ -m64", ""):
+        done = subprocess.run(builds, env={**os.environ, "CXX": variable}, capture_output=True, text=True, timeout=120)
+        assert done.stdout == "['cmake', \"jax>=0.10,<0.11; python_version >= '3.11'\"]\n", done.stderr
+
+
+def test_build_says_on_the_terminal_how_long_it_takes(builds):
+    """Also where an installer keeps what the build prints."""
+    spawn = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    command = [sys.executable, "-c", spawn, "sh", "-c", '"$@" > /dev/null', "sh", *builds]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    message = "token-effects: its native part is compiled, which takes about a minute on two cores."
+    assert " ".join(done.stdout.split()) == message
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
