@@ -31,8 +31,8 @@ _PACKAGES = (
 
 def _facts() -> Iterator[tuple[str, str]]:
     yield "token-effects", fx.__version__
-    folders = (Path(fx.__path__[0], "docs"), Path(fx.__path__[0]).with_name("docs"))
-    yield "pages", next((str(folder) for folder in folders if folder.is_dir()), "none")
+    package = Path(fx.__path__[0])
+    yield "pages", str(next(filter(Path.is_dir, (package / "docs", package.parent / "docs")), "none"))
     yield "Python", f"{platform.python_version()} ({platform.python_implementation()}), {sys.executable}"
     yield "system", f"{platform.platform()}"
     for package in _PACKAGES:
@@ -43,8 +43,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     devices = jax.devices()
     kinds = Counter((device.platform, device.device_kind) for device in devices)
     shown = ", ".join(f"{count} x {name} ({kind})" for (name, kind), count in kinds.items())
-    count = jax.process_count()
-    yield "devices", f"{shown}; {count} {'process' if count == 1 else 'processes'}"
+    yield "devices", f"{shown}; of {jax.process_count()} process{'es' * (jax.process_count() > 1)}"
     if PLATFORMS["cuda"].records == "native" and (shown := _driver()):
         yield "NVIDIA's driver", shown
     yield "native module", f"{_native.__file__}, interface {_native.wire()['numbers']['interface']}"

@@ -12,13 +12,15 @@ from typing import Any
 from effects import _removed
 
 MSG_TAKEN_OUT = (
-    "`{name}` needs the extension `{extension}`, which is not installed. Each extension is a folder of "
-    "`effects/extensions`, and its names are there while the folder is. Install token-effects with "
-    "`extensions/{extension}`, or do without `{name}`."
+    "`{name}` needs the extension `{extension}`, which is not installed. An extension is a folder, and its names are "
+    "there while the folder is. Install token-effects with `extensions/{extension}`, or do without `{name}`."
 )
 
 
-MSG_LIBRARY = "`{name}` needs {library}, which is not installed. Install it: pip install {library}"
+MSG_LIBRARY = (
+    "`{name}` needs {library}, which is not installed. It compiles as the `jit` of that library does. Install it: "
+    "pip install {library}"
+)
 
 
 def homes_of(names: Mapping[str, Iterable[str]]) -> dict[str, str]:
@@ -33,9 +35,9 @@ def find(face: str, homes: Mapping[str, str], name: str) -> Any:
     try:
         home = importlib.import_module(homes[name])
     except ModuleNotFoundError as error:
-        if (text := _missing(name, error)) is None:
-            raise
-        raise _removed.error_for_asker(text) from None
+        if text := _missing(name, error):
+            raise _removed.error_for_asker(text) from None
+        raise
     value = home if home.__name__ == f"{face}.{name}" else getattr(home, name)
     setattr(sys.modules[face], name, value)
     return value
@@ -47,15 +49,14 @@ def required_by(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (text := _missing(name, error)) is None:
-            raise
-        raise ModuleNotFoundError(text, name=error.name) from None
+        if text := _missing(name, error):
+            raise ModuleNotFoundError(text, name=error.name) from None
+        raise
 
 
 def _missing(name: str, error: ModuleNotFoundError) -> str | None:
-    """The message, if the package that was not found is an extension's, or a library's of which we have the `jit`; else
-    None."""
+    """The message, if what was not found is an extension or a library of which we have the `jit`; else None."""
     if error.name in ("equinox", "flax"):
         return MSG_LIBRARY.format(name=name, library=error.name)
     found = re.fullmatch(r"effects\.extensions\.(\w+)", error.name or "")
-    return None if found is None else MSG_TAKEN_OUT.format(name=name, extension=found.group(1))
+    return MSG_TAKEN_OUT.format(name=name, extension=found[1]) if found else None

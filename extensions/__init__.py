@@ -5,7 +5,7 @@ removed: its public names are gone then, and everything else is as before.
 """
 
 import importlib
-import pkgutil
+from pathlib import Path
 
-for _extension in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_extension.name}")
+for _file in sorted(Path(__path__[0]).glob("*/__init__.py")):
+    importlib.import_module(f"{__name__}.{_file.parent.name}")

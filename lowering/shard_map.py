@@ -83,16 +83,9 @@ def _leave_abstract_eval(*tokens: Any, ordered: int) -> Any:
 
 @register_token_rule(_jax.shard_map_p)
 def _shard_map_token_rule(
-    ctx: TokenContext,
-    tokens: Tokens,
-    *args: Any,
-    jaxpr: Any,
-    mesh: Any,
-    in_specs: Any,
-    out_specs: Any,
-    check_vma: bool,
-    newly_manual_axes: Any,
+    ctx: TokenContext, tokens: Tokens, *args: Any, jaxpr: Any, **params: Any
 ) -> tuple[Tokens, list[Any]]:
+    mesh, newly_manual_axes = params["mesh"], params["newly_manual_axes"]
     replica_axes = _jax.region_axes(mesh, newly_manual_axes)[1]
     if refused := _refusal(jaxpr, mesh, bool(replica_axes)):
         have_no_order = all(x.name in OF_JAX or not x.ordered for x in effects_of(jaxpr.effects))
@@ -103,16 +96,8 @@ def _shard_map_token_rule(
         names, where = _described(ctx, has_effects)
         raise errors.MissingTokenRule(message.format(effects=names, where=where))
     keys = sorted(tokens, key=lambda key: not is_numbered(key))
-    region = region_of(ctx, {key: tokens[key] for key in keys}, jaxpr, mesh, newly_manual_axes, check_vma)
-    everywhere = (PartitionSpec(),) * len(keys)
-    outs = jax.shard_map(
-        region,
-        mesh=mesh,
-        in_specs=(*everywhere, *in_specs),
-        out_specs=(*everywhere, *out_specs),
-        axis_names=newly_manual_axes,
-        check_vma=check_vma,
-    )(*(tokens[key] for key in keys), *args)
+    region = region_of(ctx, {key: tokens[key] for key in keys}, jaxpr, mesh, newly_manual_axes, params["check_vma"])
+    outs = _call_region(region, [tokens[key] for key in keys], len(keys), args, **params)
     return dict(zip(keys, outs, strict=False)), list(outs[len(keys) :])
 
 
@@ -189,26 +174,26 @@ def region_of(
 
 
 @register_mask_rule(_jax.shard_map_p)
-def _mask_shard_map(
-    ctx: MaskContext,
-    active: Any,
-    *args: Any,
-    jaxpr: Any,
-    mesh: Any,
+def _mask_shard_map(ctx: MaskContext, active: Any, *args: Any, jaxpr: Any, **params: Any) -> Sequence[Any]:
+    """Masks a region: all devices are active, or none."""
+    return _call_region(lambda active, *args: tuple(ctx.mask(jaxpr, active, args)), [active], 0, args, **params)
+
+
+def _call_region(
+    region: Callable[..., Any],
+    ahead: Sequence[Any],
+    outs: int,
+    args: Sequence[Any],
+    *,
     in_specs: Any,
     out_specs: Any,
-    check_vma: bool,
     newly_manual_axes: Any,
-) -> Sequence[Any]:
-    """Masks a region: all devices are active, or none."""
-    return jax.shard_map(
-        lambda active, *args: tuple(ctx.mask(jaxpr, active, args)),
-        mesh=mesh,
-        in_specs=(PartitionSpec(), *in_specs),
-        out_specs=tuple(out_specs),
-        axis_names=newly_manual_axes,
-        check_vma=check_vma,
-    )(active, *args)
+    **params: Any,
+) -> Any:
+    """Calls a region, with inputs and `outs` outputs ahead of its own that are the same on all devices."""
+    in_specs, out_specs = (*[PartitionSpec()] * len(ahead), *in_specs), (*[PartitionSpec()] * outs, *out_specs)
+    call = jax.shard_map(region, in_specs=in_specs, out_specs=out_specs, axis_names=newly_manual_axes, **params)
+    return call(*ahead, *args)
 
 
 def _described(ctx: TokenContext, jaxpr: Any) -> tuple[str, str]:

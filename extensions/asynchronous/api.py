@@ -125,8 +125,7 @@ def async_start(fun: Callable[..., T], /, *operands: Any, name: str | None = Non
         >>> @fx.jit
         ... def f(x):
         ...     future = fx.async_start(jnp.sin, x)
-        ...     y = x * x
-        ...     return y + fx.async_done(future)
+        ...     return x * x + fx.async_done(future)
         >>> f(0.0)
         Array(0., dtype=float32)
     """
@@ -187,11 +186,9 @@ def async_update(future: Future[T]) -> Future[T]:
         >>> @fx.jit
         ... def f(x):
         ...     future = fx.async_start(lambda x: 2 * x, x)
-        ...     y = x * x
-        ...     future = fx.async_update(future)
-        ...     return fx.async_done(future) + (y + 1)
+        ...     return x * x + fx.async_done(fx.async_update(future))
         >>> f(3.0)
-        Array(16., dtype=float32)
+        Array(15., dtype=float32)
     """
     where = where_called(2)  # past `without_arguments`
     _check_future(future, "async_update", where)
@@ -267,8 +264,7 @@ def async_callback(
         >>> @fx.jit
         ... def f(x):
         ...     future = fx.async_callback(np.sin, jax.ShapeDtypeStruct((), "float32"), x)
-        ...     y = x * x  # while the function runs
-        ...     return y + fx.async_done(future)
+        ...     return x * x + fx.async_done(future)  # the product is made while the function runs
         >>> f(0.0)
         Array(0., dtype=float32)
     """

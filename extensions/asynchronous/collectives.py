@@ -72,15 +72,12 @@ def ppermute_start(x: Any, *args: Any, schedule: bool = True, **kwargs: Any) -> 
 
     Example:
         >>> import effects as fx, jax, jax.numpy as jnp
-        >>> from jax.sharding import PartitionSpec as P
         >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-        >>> @fx.jit
-        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-        ... def f(x):
+        >>> def f(x):
         ...     future = fx.ppermute_start(x, "x", [(0, 0)])
-        ...     y = x * x
-        ...     return y + fx.async_done(future)
-        >>> f(jnp.arange(2.0))
+        ...     return x * x + fx.async_done(future)  # the product is made meanwhile
+        >>> f = jax.shard_map(f, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
+        >>> fx.jit(f)(jnp.arange(2.0))
         Array([0., 2.], dtype=float32)
     """
     into = None
@@ -127,13 +124,10 @@ def psum_start(x: T, axis_name: Any, *, schedule: bool = True) -> Future[T]:
 
     Example:
         >>> import effects as fx, jax, jax.numpy as jnp
-        >>> from jax.sharding import PartitionSpec as P
         >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-        >>> @fx.jit
-        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-        ... def f(x):
-        ...     return fx.async_done(fx.psum_start(x, "x"))
-        >>> f(jnp.arange(2.0))
+        >>> f = lambda x: fx.async_done(fx.psum_start(x, "x"))
+        >>> f = jax.shard_map(f, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
+        >>> fx.jit(f)(jnp.arange(2.0))
         Array([0., 1.], dtype=float32)
     """
     call = _called("psum", axis_name)
@@ -167,13 +161,10 @@ def all_gather_start(
 
     Example:
         >>> import effects as fx, jax, jax.numpy as jnp
-        >>> from jax.sharding import PartitionSpec as P
         >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-        >>> @fx.jit
-        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-        ... def f(x):
-        ...     return fx.async_done(fx.all_gather_start(x, "x", tiled=True))
-        >>> f(jnp.arange(2.0))
+        >>> f = lambda x: fx.async_done(fx.all_gather_start(x, "x", tiled=True))
+        >>> f = jax.shard_map(f, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
+        >>> fx.jit(f)(jnp.arange(2.0))
         Array([0., 1.], dtype=float32)
     """
     call = _called("all_gather", axis_name)
@@ -206,13 +197,10 @@ def all_to_all_start(
 
     Example:
         >>> import effects as fx, jax, jax.numpy as jnp
-        >>> from jax.sharding import PartitionSpec as P
         >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-        >>> @fx.jit
-        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-        ... def f(x):
-        ...     return fx.async_done(fx.all_to_all_start(x, "x", 0, 0, tiled=True))
-        >>> f(jnp.arange(2.0))
+        >>> f = lambda x: fx.async_done(fx.all_to_all_start(x, "x", 0, 0, tiled=True))
+        >>> f = jax.shard_map(f, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
+        >>> fx.jit(f)(jnp.arange(2.0))
         Array([0., 1.], dtype=float32)
     """
     call = _called("all_to_all", axis_name)
@@ -242,13 +230,10 @@ def psum_scatter_start(
 
     Example:
         >>> import effects as fx, jax, jax.numpy as jnp
-        >>> from jax.sharding import PartitionSpec as P
         >>> mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-        >>> @fx.jit
-        ... @jax.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-        ... def f(x):
-        ...     return fx.async_done(fx.psum_scatter_start(x, "x", tiled=True))
-        >>> f(jnp.arange(2.0))
+        >>> f = lambda x: fx.async_done(fx.psum_scatter_start(x, "x", tiled=True))
+        >>> f = jax.shard_map(f, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"))
+        >>> fx.jit(f)(jnp.arange(2.0))
         Array([0., 1.], dtype=float32)
     """
     call = _called("psum_scatter", axis_name)

@@ -32,6 +32,9 @@ from effects.extensions.runs.tables import MSG_TOLERANCE, ORDER, Table, aligned,
 from effects.extensions.runs.values import Tolerance, differ, distance
 from effects.extensions.sites.lines import Pattern
 
+AnyRun = Run | str | os.PathLike[str]
+"""A run, or its file or folder."""
+
 
 @dataclasses.dataclass(eq=False)
 class Pair:
@@ -162,14 +165,7 @@ class Difference:
 
 
 @_removed.without_arguments("effects.testing.assert_same_run", "ulp")
-def assert_same_run(
-    a: Run | str | os.PathLike[str],
-    b: Run | str | os.PathLike[str],
-    *,
-    rtol: float = 0.0,
-    atol: float = 0.0,
-    only: str | None = None,
-) -> None:
+def assert_same_run(a: AnyRun, b: AnyRun, *, rtol: float = 0.0, atol: float = 0.0, only: str | None = None) -> None:
     """Asserts that two runs have the same effects with the same values, as `effects.runs.diff` compares them.
 
     Raises:
@@ -192,14 +188,7 @@ def assert_same_run(
 
 
 @_removed.without_arguments("effects.runs.diff", "ulp")
-def diff(
-    a: Run | str | os.PathLike[str],
-    b: Run | str | os.PathLike[str],
-    *,
-    rtol: float = 0.0,
-    atol: float = 0.0,
-    only: str | None = None,
-) -> Difference:
+def diff(a: AnyRun, b: AnyRun, *, rtol: float = 0.0, atol: float = 0.0, only: str | None = None) -> Difference:
     """Compares two runs: of other versions, on other devices, in other precision, with kernels in place of plain code.
 
     Records correspond by line, call, iteration, lane and, in a region, device. So clocks do not matter, nor that lines
