@@ -87,7 +87,7 @@ def _binding_ours(bind: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(bind)
     def bind_ours(*args: Any, **params: Any) -> Any:
         if _jax.is_left_to_jax():
-            if not _jax.is_lowering():  # it happens at once: behind what stands ahead of it
+            if not (_jax.is_lowering() or runtime.is_lost):  # it happens at once: behind what stands ahead of it
                 runtime.waiting.for_calls()
             return bind(*args, **params)
         return bind_effect(primitive, args, params) if _jax.binding_callbacks.value else bind(*args, **params)

@@ -50,7 +50,7 @@ RAISING = [
     "with fx.capture(): pass",
 ]
 OF_JAX = "plain(2).block_until_ready(); jax.effects_barrier()"
-NONE = ["pass", "fx.effects_barrier()", "jax.effects_barrier()"]
+NONE = ["pass", "fx.effects_barrier()", "jax.effects_barrier()", "jax.debug.callback(int)"]
 
 
 def _fork(uses, started):
