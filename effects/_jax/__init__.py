@@ -23,6 +23,7 @@ from effects._jax.core import argument_names as argument_names
 from effects._jax.core import bind as bind
 from effects._jax.core import closed_jaxpr as closed_jaxpr
 from effects._jax.core import eqns_in as eqns_in
+from effects._jax.core import eval_trace as eval_trace
 from effects._jax.core import evaluate as evaluate
 from effects._jax.core import evaluate_as_typed as evaluate_as_typed
 from effects._jax.core import has_axis as has_axis
@@ -86,7 +87,6 @@ from effects._jax.dispatch import hold_weakly_in_caches as hold_weakly_in_caches
 from effects._jax.dispatch import infer_types_each_time as infer_types_each_time
 from effects._jax.dispatch import is_callback_effect as is_callback_effect
 from effects._jax.dispatch import is_left_to_jax as is_left_to_jax
-from effects._jax.dispatch import is_lowering as is_lowering
 from effects._jax.dispatch import is_ordered as is_ordered
 from effects._jax.dispatch import is_token_ready as is_token_ready
 from effects._jax.dispatch import jax_tokens as jax_tokens

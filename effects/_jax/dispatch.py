@@ -121,14 +121,10 @@ def is_ordered(effect: JaxEffect) -> bool:
     return jax_effects.ordered_effects.contains(effect)
 
 
-def is_left_to_jax() -> bool:
+def is_left_to_jax(args: Sequence[Any] = ()) -> bool:
     """True if a callback bound now is left to JAX: it runs at once, or is being lowered."""
-    return core.trace_ctx.trace is core.eval_trace or is_lowering()
-
-
-def is_lowering() -> bool:
-    """True while JAX lowers a jaxpr to MLIR in this thread."""
-    return ir.Context.current is not None
+    is_known = jax_config.eager_constant_folding.value and not any(isinstance(x, core.Tracer) for x in args)
+    return is_known or core.trace_ctx.trace is core.eval_trace or ir.Context.current is not None
 
 
 @contextlib.contextmanager

@@ -298,6 +298,18 @@ _TABLE = (
         "JAX lets libraries bind its callbacks otherwise while they trace.",
     ),
     Patch(
+        "JAX's callbacks outside of traces",
+        (
+            method(debugging, "debug_print_p", "bind_with_trace"),
+            method(debugging, "debug_callback_p", "bind_with_trace"),
+            method(callback, "io_callback_p", "bind_with_trace"),
+        ),
+        "They happen at once, as in JAX, behind the effects that the thread's calls of `fx.jit` functions have issued.",
+        "They would come ahead of lines of programs that were called before.",
+        "0.10",
+        "JAX lets libraries wait for their effects ahead of such a callback.",
+    ),
+    Patch(
         "jax.debug.breakpoint",
         (attribute(jax.debug, "breakpoint"),),
         "While a function is traced for `fx.jit`, it is an `fx.breakpoint`, unless it is given `token`, `backend` or "

@@ -86,14 +86,27 @@ def _binding_ours(bind: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(bind)
     def bind_ours(*args: Any, **params: Any) -> Any:
-        if _jax.is_left_to_jax():
-            if not (_jax.is_lowering() or runtime.is_lost):  # it happens at once: behind what stands ahead of it
-                runtime.waiting.for_calls()
+        if not _jax.binding_callbacks.value:
             return bind(*args, **params)
-        return bind_effect(primitive, args, params) if _jax.binding_callbacks.value else bind(*args, **params)
+        if _jax.is_left_to_jax(args):
+            with _jax.binding_callbacks(None):  # JAX may trace a function with the callback to call it at once
+                return bind(*args, **params)
+        return bind_effect(primitive, args, params)
 
     bind_ours.__module__ = __name__
     return bind_ours
+
+
+@patches.implements("JAX's callbacks outside of traces")
+def _binding_behind_ours(bind: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(bind)
+    def bind_behind_ours(trace: Any, *given: Any) -> Any:
+        if trace is _jax.eval_trace and not runtime.is_lost:
+            runtime.waiting.for_calls()
+        return bind(trace, *given)
+
+    bind_behind_ours.__module__ = __name__
+    return bind_behind_ours
 
 
 def bind_effect(

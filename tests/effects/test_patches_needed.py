@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -192,9 +193,19 @@ def _calls_without_arguments():
     return jax.jit(lambda: (function(), function())).lower().as_text().count(" call @")
 
 
+def _outside():
+    """What came first: the program's callback, or one outside of traces, for which the former waits a while."""
+    gate, came = threading.Event(), []
+    fx.jit(lambda: fx.callback(lambda: (gate.wait(3) and None) or came.append("program"), None))()
+    jax.debug.callback(lambda: came.append("outside") or gate.set())
+    fx.effects_barrier()
+    return came
+
+
 NEEDED = {
     "text of traced values": (_says_what_to_write, True, False),
     "JAX's own callbacks": (lambda: _records(jax.vmap(_branch_of_jax), jnp.arange(3)), 1, 3),
+    "JAX's callbacks outside of traces": (_outside, ["program", "outside"], ["outside", "program"]),
     "jax.debug.breakpoint": (_breakpoint_waits, True, False),
     "vmap of cond": (lambda: _records(jax.vmap(_branch), jnp.arange(3)), 1, 3),
     "vmap of while": (lambda: _records(jax.vmap(_while), jnp.array([1.0, 8.0, 8.0])), 6, 12),

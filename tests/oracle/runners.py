@@ -68,7 +68,7 @@ def jax_callback(kind: str, function: Any, results: Any, *args: Any, **kwargs: A
 
 
 def eager_effect(kind: str, label: str, value: int) -> None:
-    """Has an effect of JAX's own outside of programs, with one line."""
+    """Has an effect of JAX's own outside of programs, with one line. All but two happen at once."""
     happened: list[int] = []
 
     def call(x: jax.Array) -> np.ndarray:
@@ -87,8 +87,9 @@ def eager_effect(kind: str, label: str, value: int) -> None:
         jax.debug.callback(call_only, x)
     elif kind == "jax_asked":
         assert int(io_callback(call, jax.ShapeDtypeStruct((), np.int32), x)) == value + 1
-    else:
+    else:  # JAX makes a program of it, and returns when that has begun
         io_callback(call_only, None, x, ordered=kind == "jax_io_ordered")
+        return
     assert happened == [value]  # once, and at once
 
 

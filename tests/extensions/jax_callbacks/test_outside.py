@@ -1,0 +1,110 @@
+"""JAX's own callbacks outside of jitted functions: at once, and behind what the thread's programs have shown.
+
+The oracle has them between dispatches. Here they are where it cannot say them.
+"""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import effects as fx
+from tests.oracle.language import EAGER
+from tests.oracle.runners import eager_effect
+
+EVERY_KIND = pytest.mark.parametrize("kind", EAGER)
+
+
+@fx.jit
+def inside(x):
+    jax.lax.fori_loop(0, 3, lambda i, _: jax.debug.print("inside {} {}", x, i), None)
+
+
+@EVERY_KIND
+@pytest.mark.parametrize("asks", [True, False])
+def test_in_a_callback(kind, asks, lines):
+    """Behind the programs that the callback has called, and ahead of what comes behind the callback."""
+
+    def call(x):
+        inside(x)
+        eager_effect(kind, "outside", int(x))
+        inside(x + 1)
+        return np.int32(x)
+
+    @fx.jit
+    def f(x):
+        fx.print("ahead {}", x)
+        fx.callback(call, jax.ShapeDtypeStruct((), np.int32), x) if asks else fx.callback(
+            lambda x: call(x) and None, None, x
+        )
+        fx.print("behind {}", x)
+
+    calls = [f"inside {n} {i}" for n in (4, 5) for i in range(3)]
+    assert lines(lambda: f(jnp.int32(4))) == ["ahead 4", *calls[:3], "outside 4", *calls[3:], "behind 4"]
+
+
+@EVERY_KIND
+def test_while_a_function_is_traced(kind, lines):
+    """What is evaluated while a program is compiled is behind the programs before it."""
+
+    def f(x):
+        with jax.ensure_compile_time_eval():
+            eager_effect(kind, "outside", 7)
+        fx.print("after {}", x)
+
+    def run():
+        inside(1)
+        fx.jit(f)(jnp.int32(2))
+
+    assert lines(run) == [*(f"inside 1 {i}" for i in range(3)), "outside 7", "after 2"]
+
+
+@EVERY_KIND
+def test_transformations(kind, lines):
+    """Under `vmap` and `grad` of no program: for each lane, as JAX has it."""
+
+    def f(x):
+        eager_effect(kind, "outside", 7)
+        return x * 1.0
+
+    def run():
+        for n in range(3):
+            inside(n)
+            jax.grad(f)(1.0)
+            jax.vmap(f)(jnp.arange(2.0))
+
+    assert lines(run) == [
+        line for n in range(3) for line in (*(f"inside {n} {i}" for i in range(3)), *["outside 7"] * 2)
+    ]
+
+
+def test_other_threads_are_not_waited_for(lines):
+    """Else a thread that holds what another one's callback wants would wait for itself."""
+    gate = threading.Event()
+    held = threading.Thread(target=lambda: fx.jit(lambda: fx.callback(lambda: gate.wait(60) and None, None))())
+
+    def run():
+        held.start()
+        held.join()
+        eager_effect("jax_print", "outside", 1)
+        gate.set()
+
+    assert lines(run) == ["outside 1"]
+
+
+def test_nothing_is_waited_for_by_a_callback_of_plain_jax(lines):
+    """It may be called by a program with effects of ours, for which it would wait in vain."""
+
+    def call(x):
+        eager_effect("jax_print", "outside", int(x))
+        return x
+
+    @jax.jit
+    def f(x):
+        fx.print("ahead {}", x)
+        y = jax.pure_callback(call, jax.ShapeDtypeStruct((), np.int32), x)
+        fx.print("behind {}", y)
+
+    assert sorted(lines(lambda: f(jnp.int32(3)))) == ["ahead 3", "behind 3", "outside 3"]
