@@ -26,16 +26,8 @@ class Command(NamedTuple):
 
 
 COMMANDS: list[Command] = [
-    Command(
-        "demo",
-        "A short tour: prints and callbacks in order, in a loop and on two devices, and an error.",
-        "effects._demo",
-    ),
-    Command(
-        "doctor",
-        "Versions, devices, variables, settings and a self-test, as text for a bug report.",
-        "effects._doctor",
-    ),
+    Command("demo", "A short tour: prints, callbacks and an error, in a loop and on two devices.", "effects._demo"),
+    Command("doctor", "Versions, devices, settings and a self-test, as text for a bug report.", "effects._doctor"),
     Command("run", "Runs a Python program as it is, with `fx.jit` in place of `jax.jit`.", "effects_command"),
 ]
 """The subcommands, in the order of `effects --help`."""

@@ -43,31 +43,18 @@ REMOVED: dict[str, str] = {
     ),
     "fx.inspect(compare=)": "Read `fx.jit(f).lower(x).compile().as_text()` of the function with its effects and of "
     "the one without.",
-    "fx.LoguruHandler": (
-        "Give `fx.add_handler` a function that calls `logger.bind(**fields).log(...)`: docs/how-to/services.md, Loguru."
-    ),
-    "fx.NpzHandler": (
-        "Use `np.savez(path, **handler.columns(event))` with an `fx.ListHandler`, or the columns of a run file: "
-        "docs/how-to/services.md, NumPy's archives."
-    ),
-    "fx.ParquetHandler": (
-        "Record a run with `fx.record(path)`, and give `pyarrow.table(fx.runs.read(path).columns(line))` to "
-        "`pyarrow.parquet.write_table`: docs/how-to/services.md, Parquet."
-    ),
-    "fx.StructlogHandler": (
-        "Give `fx.add_handler` a function that calls `log.log(record.level, record.event, **fields)`: "
-        "docs/how-to/services.md, structlog."
-    ),
-    "fx.TensorBoardHandler": (
-        "Give `fx.add_handler` a function that calls `writer.add_scalar(...)` for each field: "
-        "docs/how-to/services.md, TensorBoard."
-    ),
-    "fx.WandbHandler": (
-        "Give `fx.add_handler` a function that calls `run.log(fields)`: docs/how-to/services.md, Weights & Biases."
-    ),
-    "fx.while_loop_with_progress": (
-        "Make a bar ahead of a `jax.lax.while_loop`, `bar = fx.progress()`, and call `bar.update(i + 1)` in its body."
-    ),
+    **{
+        f"fx.{name}Handler": f"{instead}: docs/how-to/services.md has the lines."
+        for name, instead in {
+            "Loguru": "Give `fx.add_handler` a function that calls `logger.bind(**fields).log(...)`",
+            "Npz": "Use `np.savez(path, **handler.columns(event))` with an `fx.ListHandler`",
+            "Parquet": "Give `pyarrow.table(fx.runs.read(path).columns(line))` to `pyarrow.parquet.write_table`",
+            "Structlog": "Give `fx.add_handler` a function that calls `log.log(record.level, record.event, **fields)`",
+            "TensorBoard": "Give `fx.add_handler` a function that calls `writer.add_scalar(...)` for each field",
+            "Wandb": "Give `fx.add_handler` a function that calls `run.log(fields)`",
+        }.items()
+    },
+    "fx.while_loop_with_progress": "Make `bar = fx.progress()` ahead of the loop; its body calls `bar.update(i + 1)`.",
     **dict.fromkeys(
         ("fx.progress(lanes=)", "fx.scan_with_progress(lanes=)", "fx.fori_loop_with_progress(lanes=)"),
         "Leave it out: a bar shows the slowest lane, and each record of the effect `progress` has its `lane`.",
@@ -88,9 +75,7 @@ REMOVED: dict[str, str] = {
     'fx.config.jax_effects="as_written"': (
         "Leave it out, and write `ordered=False` in an `fx.print` or `fx.callback` that is not to wait for its place."
     ),
-    "fx.config.kernel_log_capacity": (
-        "Give the call of the kernel the number of words, `fx.pallas_call(kernel, ..., log_capacity=1024)`."
-    ),
+    "fx.config.kernel_log_capacity": "Give the words to the call, `fx.pallas_call(kernel, ..., log_capacity=1024)`.",
     "fx.config.postmortem": (
         "Put `fx.breakpoint(when=x < 0)` ahead of `fx.error_if(x, x < 0, ...)` or `fx.check(x >= 0, ...)`, or behind "
         "the line that the error of `fx.watch` names."
