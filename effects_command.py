@@ -83,13 +83,8 @@ def run(words: Sequence[str]) -> int:
 
 
 def _import_ours() -> None:
-    """Imports this library. With another JAX, or another package's `effects`, the command ends with a message."""
-    try:
-        import effects
-    except ImportError as error:
-        sys.exit(str(error)) if error.name == "effects" else None
-        raise
-
+    """Imports this library. If `effects` is another package's, the command ends with a message."""
+    effects = _import_module()
     if not hasattr(effects, "effects_barrier"):
         from importlib.metadata import packages_distributions
 
@@ -97,6 +92,17 @@ def _import_ours() -> None:
         if others := {*packages_distributions().get("effects", ())} - {"token-effects"}:
             sys.exit(MSG_ANOTHER_PACKAGE.format(path=path, others=" ".join(sorted(others))))
         sys.exit(MSG_ANOTHER_FOLDER.format(path=path))
+
+
+def _import_module() -> types.ModuleType:
+    """Imports the module `effects`. If it refuses this version of JAX, the command ends with a message."""
+    try:
+        import effects
+    except ImportError as error:
+        if error.name == "effects":
+            sys.exit(str(error))
+        raise
+    return effects
 
 
 def _follow_environment(record: str | None, rules: str | None) -> None:
@@ -145,7 +151,7 @@ class _AfterJax(MetaPathFinder):
             def load_then_do(module: types.ModuleType) -> None:
                 load(module)
                 if name == "jax":
-                    _import_ours()  # it may also be what imports JAX
+                    _import_module()  # it may also be what imports JAX
                 else:
                     sys.meta_path.remove(self)
                     self._do()
