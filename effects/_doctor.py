@@ -103,9 +103,9 @@ def _orders_devices() -> str:
 def _is_imported_here() -> str:
     """Looks where Python looks first for what a program in this folder imports."""
     spec = PathFinder.find_spec("effects", [os.getcwd()])
-    if spec is None or any(Path(where).samefile(fx.__path__[0]) for where in spec.submodule_search_locations or ()):
-        return ""
-    return f"{spec.origin or os.getcwd()} hides it from programs in this folder. Rename that file or folder"
+    if spec is None or spec.origin is None or Path(spec.origin).parent.samefile(fx.__path__[0]):
+        return ""  # a folder without `__init__.py` hides no package
+    return f"{spec.origin} hides it from programs in this folder. Rename that file or folder"
 
 
 _CHECKS: dict[str, Callable[[], str]] = {

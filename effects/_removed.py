@@ -23,24 +23,14 @@ REMOVED: dict[str, str] = {
         "Follow the lines, `effects tail --json run.fx`, or draw columns: `fx.runs.read(path).columns(line)`."
     ),
     "effects tail --sites": "Count records by line again and again: `watch effects show --stats run.fx`.",
-    "effects trace --profile": (
-        "Open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
-    ),
-    "effects trace --summary": (
-        "Open the timeline in Perfetto, `effects trace run.fx -o trace.json`, or count records by line, "
-        "`effects show --stats run.fx`."
-    ),
-    "effects.runs.trace(profile=)": (
-        "Leave it out, and open the profile that `jax.profiler.trace` wrote beside the timeline, in a second window."
-    ),
+    "effects trace --profile": "Open the profile of `jax.profiler.trace` in a second window, beside the timeline.",
+    "effects trace --summary": "Count records by line, `effects show --stats run.fx`, or look at the timeline.",
+    "effects.runs.trace(profile=)": "Leave it out, and open the profile of `jax.profiler.trace` in a second window.",
     "fx.record(keep=)": "Leave it out: a full file keeps its newest records. Give `max_bytes` for all of them.",
     "fx.add_handler(after_error=)": "Record the run with `fx.record`, whose file has what was not carried out.",
     "fx.Comparison": "Read `fx.jit(f).lower(x).compile().as_text()` of the function with its effects and of the one "
     "without.",
-    "fx.async_update(partial=)": (
-        "Leave it out, and use the result of `fx.async_done`. A callback that answers in between is a second "
-        "`fx.async_callback`."
-    ),
+    "fx.async_update(partial=)": "Leave it out, and use the result of `fx.async_done`; or start a second callback.",
     "fx.inspect(compare=)": "Read `fx.jit(f).lower(x).compile().as_text()` of the function with its effects and of "
     "the one without.",
     **{
@@ -63,26 +53,19 @@ REMOVED: dict[str, str] = {
         ("fx.custom_call(input_layouts=)", "fx.custom_call(output_layouts=)"),
         "Buffers are row-major: give a handler that takes columns `jnp.swapaxes(x, -1, -2)`, and swap what it returns.",
     ),
-    "fx.config.cells": (
-        "A cell ends when its effects are visible. Call a program in a thread of its own where its cell is not to wait "
-        "for it."
-    ),
+    "fx.config.cells": "Call a program in a thread of its own where its cell is not to wait for it.",
     "fx.config.dump_signal": (
         "After `fx.config.stall_seconds` in which nothing moves the log says what waits for what, and so does the "
         "error of `fx.effects_barrier(timeout=60)`. Call `faulthandler.register(signal.SIGUSR1)` to see on a signal "
         "where all threads stand."
     ),
-    'fx.config.jax_effects="as_written"': (
-        "Leave it out, and write `ordered=False` in an `fx.print` or `fx.callback` that is not to wait for its place."
-    ),
+    'fx.config.jax_effects="as_written"': "Leave it out, and write `ordered=False` in calls that are not to wait.",
     "fx.config.kernel_log_capacity": "Give the words to the call, `fx.pallas_call(kernel, ..., log_capacity=1024)`.",
     "fx.config.postmortem": (
         "Put `fx.breakpoint(when=x < 0)` ahead of `fx.error_if(x, x < 0, ...)` or `fx.check(x >= 0, ...)`, or behind "
         "the line that the error of `fx.watch` names."
     ),
-    "fx.config.static_levels": (
-        "Levels are followed while programs run. Put a Python `if` around a call to keep its effect out of the program."
-    ),
+    "fx.config.static_levels": "Put a Python `if` around a call to keep its effect out of the program.",
     "fx.config.whole_prints": (
         'Write a line as one text, `sys.stdout.write(f"{a} {b}\\n")`, so that no line of an effect comes in between, '
         "or set `fx.config.sync = True`."

@@ -86,6 +86,7 @@ from effects._jax.dispatch import has_callbacks_of_jax as has_callbacks_of_jax
 from effects._jax.dispatch import hold_weakly_in_caches as hold_weakly_in_caches
 from effects._jax.dispatch import infer_types_each_time as infer_types_each_time
 from effects._jax.dispatch import is_callback_effect as is_callback_effect
+from effects._jax.dispatch import is_called_back as is_called_back
 from effects._jax.dispatch import is_left_to_jax as is_left_to_jax
 from effects._jax.dispatch import is_ordered as is_ordered
 from effects._jax.dispatch import is_token_ready as is_token_ready

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -109,6 +110,14 @@ traced with another value is traced again."""
 def has_callbacks_of_jax(holder: Any) -> bool:
     """True if a jaxpr or an equation has the effects of JAX's own callbacks or native calls."""
     return any(isinstance(effect, (*_EFFECTS, *_NATIVE_EFFECTS)) for effect in holder.effects)
+
+
+def is_called_back() -> bool:
+    """True in a function that a running program of JAX's calls back."""
+    frame, inside = sys._getframe(), (jax_callback.__file__, "_wrapped_callback")
+    while frame is not None and (frame.f_code.co_filename, frame.f_code.co_name) != inside:
+        frame = frame.f_back
+    return frame is not None
 
 
 def is_callback_effect(effect: JaxEffect) -> bool:

@@ -27,7 +27,7 @@ import jax
 from jax._src import api, callback, core, custom_batching, custom_partitioning, debugging, dispatch
 from jax._src.interpreters import ad, batching, mlir
 from jax._src.interpreters import partial_eval as pe
-from jax._src.lax.control_flow import loops
+from jax._src.lax.control_flow import conditionals, loops
 from jax._src.pjit import jit_p
 
 from effects._jax.primitives import cond_p, custom_vmap_p, run_state_p, scan_p, while_p
@@ -303,6 +303,8 @@ _TABLE = (
             method(debugging, "debug_print_p", "bind_with_trace"),
             method(debugging, "debug_callback_p", "bind_with_trace"),
             method(callback, "io_callback_p", "bind_with_trace"),
+            method(conditionals, "cond_p", "bind_with_trace"),
+            *(method(loops, name, "bind_with_trace") for name in ("scan_p", "while_p")),
         ),
         "They happen at once, as in JAX, behind the effects that the thread's calls of `fx.jit` functions have issued.",
         "They would come ahead of lines of programs that were called before.",

@@ -102,7 +102,9 @@ def _binding_behind_ours(bind: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(bind)
     def bind_behind_ours(trace: Any, *given: Any) -> Any:
         if trace is _jax.eval_trace and not runtime.is_lost:
-            runtime.waiting.for_calls()
+            bodies = [*_jax.jaxprs_in(given[-1])]  # of control flow that is evaluated
+            if not bodies or any(map(_jax.has_callbacks_of_jax, bodies)):
+                runtime.waiting.for_calls()
         return bind(trace, *given)
 
     bind_behind_ours.__module__ = __name__

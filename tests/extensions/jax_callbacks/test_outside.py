@@ -80,6 +80,49 @@ def test_transformations(kind, lines):
     ]
 
 
+def _long(x):
+    """It takes a while, and has its line at the end."""
+    y = jax.lax.fori_loop(0, 100, lambda i, a: jnp.tanh(a @ a), jnp.full((300, 300), x))
+    jax.debug.print("inside {}", x + 0 * y[0, 0])
+    return x
+
+
+CALLS = {
+    "jit": lambda f, x: f(x),
+    "grad": lambda f, x: jax.grad(f)(x),
+    "vmap": lambda f, x: jax.vmap(f)(x[None]),
+    "jvp": lambda f, x: jax.jvp(f, (x,), (x,)),
+    "vjp": lambda f, x: jax.vjp(f, x)[1](x),
+    "scan": lambda f, x: jax.lax.scan(lambda c, _: (f(c), None), x, length=1),
+    "checkpoint": lambda f, x: jax.checkpoint(f)(x),
+    "compiled": lambda f, x: f.lower(x).compile()(x),
+}
+"""Ways to call a function of `fx.jit` outside of programs: JAX itself dispatches some."""
+
+CONTROL_FLOW = {
+    "none": lambda f: f(),
+    "cond": lambda f: jax.lax.cond(True, f, lambda: None),
+    "switch": lambda f: jax.lax.switch(1, [lambda: None, f]),
+    "scan": lambda f: jax.lax.scan(lambda c, _: (f(), c)[::-1], 0, length=1),
+    "while": lambda f: jax.lax.while_loop(lambda i: i < 1, lambda i: (f(), i + 1)[1], 0),
+    "fori": lambda f: jax.lax.fori_loop(0, 1, lambda i, c: (f(), c)[1], 0),
+}
+
+
+@pytest.mark.parametrize("kind", ["jax_print", "jax_print_ordered", "jax_io_ordered"])
+@pytest.mark.parametrize("flow", CONTROL_FLOW)
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_and_control_flow(call, flow, kind, lines):
+    """Whoever dispatches the program that is called before, and the callback that comes then."""
+    f = fx.jit(_long)
+
+    def run():
+        CALLS[call](f, jnp.float32(1))
+        CONTROL_FLOW[flow](lambda: eager_effect(kind, "outside", 1))
+
+    assert lines(run) == ["inside 1.0", "outside 1"]
+
+
 def test_other_threads_are_not_waited_for(lines):
     """Else a thread that holds what another one's callback wants would wait for itself."""
     gate = threading.Event()
