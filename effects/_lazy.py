@@ -16,7 +16,6 @@ MSG_TAKEN_OUT = (
     "there while the folder is. Install token-effects with `extensions/{extension}`, or do without `{name}`."
 )
 
-
 MSG_LIBRARY = (
     "`{name}` needs {library}, which is not installed. It compiles as the `jit` of that library does. Install it: "
     "pip install {library}"

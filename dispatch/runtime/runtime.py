@@ -53,10 +53,10 @@ class Waiting:
 
     def for_calls(self) -> None:
         """Waits for our effects of the programs whose calls the calling thread has made. A function that a program of
-        JAX's calls back does not wait for those of JAX's: its own may be the last."""
-        plain_too = any(isinstance(effect, Order) for effect in _jax.jax_tokens.current_tokens)
-        plain_too = plain_too and not _jax.is_called_back()
-        self.wait([*self._streams.of_this_thread()], None, None, returned=True, plain_too=plain_too)
+        JAX's calls back does not wait: its own may be the last."""
+        if not _jax.is_called_back():
+            plain_too = any(isinstance(effect, Order) for effect in _jax.jax_tokens.current_tokens)
+            self.wait([*self._streams.of_this_thread()], None, None, returned=True, plain_too=plain_too)
 
     def for_all(self, timeout: float | None = None) -> list[str]:
         """Waits for every thread's effects, and raises nothing. Calls that have not returned are not waited for.

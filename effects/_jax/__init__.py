@@ -23,7 +23,6 @@ from effects._jax.core import argument_names as argument_names
 from effects._jax.core import bind as bind
 from effects._jax.core import closed_jaxpr as closed_jaxpr
 from effects._jax.core import eqns_in as eqns_in
-from effects._jax.core import eval_trace as eval_trace
 from effects._jax.core import evaluate as evaluate
 from effects._jax.core import evaluate_as_typed as evaluate_as_typed
 from effects._jax.core import has_axis as has_axis

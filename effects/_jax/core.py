@@ -18,7 +18,6 @@ from jax._src.state.types import TransformedRef as TransformedRef
 Primitive = core.Primitive
 ShapedArray = core.ShapedArray
 Tracer = core.Tracer
-eval_trace = core.eval_trace
 JaxEffect = jax_effects.Effect
 typeof = core.typeof
 abstract_token = core.abstract_token

@@ -300,11 +300,11 @@ _TABLE = (
     Patch(
         "JAX's callbacks outside of traces",
         (
-            method(debugging, "debug_print_p", "bind_with_trace"),
-            method(debugging, "debug_callback_p", "bind_with_trace"),
-            method(callback, "io_callback_p", "bind_with_trace"),
-            method(conditionals, "cond_p", "bind_with_trace"),
-            *(method(loops, name, "bind_with_trace") for name in ("scan_p", "while_p")),
+            method(debugging, "debug_print_p", "impl"),
+            method(debugging, "debug_callback_p", "impl"),
+            method(callback, "io_callback_p", "impl"),
+            method(conditionals, "cond_p", "impl"),
+            *(method(loops, name, "impl") for name in ("scan_p", "while_p")),
         ),
         "They happen at once, as in JAX, behind the effects that the thread's calls of `fx.jit` functions have issued.",
         "They would come ahead of lines of programs that were called before.",

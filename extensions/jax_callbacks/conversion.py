@@ -98,17 +98,16 @@ def _binding_ours(bind: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @patches.implements("JAX's callbacks outside of traces")
-def _binding_behind_ours(bind: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(bind)
-    def bind_behind_ours(trace: Any, *given: Any) -> Any:
-        if trace is _jax.eval_trace and not runtime.is_lost:
-            bodies = [*_jax.jaxprs_in(given[-1])]  # of control flow that is evaluated
-            if not bodies or any(map(_jax.has_callbacks_of_jax, bodies)):
-                runtime.waiting.for_calls()
-        return bind(trace, *given)
+def _behind_ours(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(evaluate)
+    def evaluate_behind_ours(*args: Any, **params: Any) -> Any:
+        bodies = [*_jax.jaxprs_in(params)]  # of control flow
+        if not runtime.is_lost and (not bodies or any(map(_jax.has_callbacks_of_jax, bodies))):
+            runtime.waiting.for_calls()
+        return evaluate(*args, **params)
 
-    bind_behind_ours.__module__ = __name__
-    return bind_behind_ours
+    evaluate_behind_ours.__module__ = __name__
+    return evaluate_behind_ours
 
 
 def bind_effect(

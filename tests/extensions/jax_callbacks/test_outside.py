@@ -137,17 +137,20 @@ def test_other_threads_are_not_waited_for(lines):
     assert lines(run) == ["outside 1"]
 
 
-def test_nothing_is_waited_for_by_a_callback_of_plain_jax(lines):
+@pytest.mark.parametrize("order", ["thread", "process"])
+@pytest.mark.parametrize("jit", [jax.jit, fx.jit])
+def test_nothing_is_waited_for_in_a_function_that_jax_calls_back(jit, order, lines):
     """It may be called by a program with effects of ours, for which it would wait in vain."""
 
     def call(x):
         eager_effect("jax_print", "outside", int(x))
         return x
 
-    @jax.jit
+    @jit
     def f(x):
         fx.print("ahead {}", x)
         y = jax.pure_callback(call, jax.ShapeDtypeStruct((), np.int32), x)
         fx.print("behind {}", y)
 
-    assert sorted(lines(lambda: f(jnp.int32(3)))) == ["ahead 3", "behind 3", "outside 3"]
+    with fx.config.override(order=order):
+        assert sorted(lines(lambda: f(jnp.int32(3)))) == ["ahead 3", "behind 3", "outside 3"]
