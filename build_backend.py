@@ -1,4 +1,5 @@
-"""The build backend: scikit-build-core's. What a build needs and takes is said first, and JAX is fetched then."""
+"""The build backend of scikit-build-core. It looks for a compiler, and says how long a build takes, before JAX is
+downloaded."""
 
 import contextlib
 import os
