@@ -107,6 +107,7 @@ ACTIONS: Mapping[str, Callable[[str, str, int], list[str]]] = {
         f"{who}.got {value + 1}",
     ],
     "barrier": lambda label, who, value: [],
+    "eager_of_jax": lambda label, who, value: [f"{label}.ahead {value}"],
 }
 
 SWITCHES = ("quiet", "loud")

@@ -190,6 +190,15 @@ def library() -> Runner:
     def eager_callback(label: str, who: str, value: int) -> None:
         fx.callback(shows(f"{label}.callback"), None, np.array(value, np.int32))
 
+    def eager_of_jax(label: str, who: str, value: int) -> None:
+        output: Any = sys.stdout
+        line = f"{label}.ahead {value}\n"
+        before, seen = output.getvalue().count(line), list[int]()
+        show(f"{label}.ahead", value)
+        jax.debug.callback(lambda _: seen.append(output.getvalue().count(line)), np.int32(value))
+        assert len(seen) == 1, seen  # once, and at once
+        assert seen[0] > before or _jax.is_called_back()  # behind what was called ahead of it
+
     def nested(who: str) -> Any:
         def body(value: Any) -> None:
             lax.fori_loop(0, 2, lambda i, _: fx.print(f"{who}.nested {{}} {{}}", value, i), None)
@@ -241,6 +250,7 @@ def library() -> Runner:
             "effects_jit": lambda label, who, value: nested_by[who](np.int32(value)),
             "effects_jit_sync": lambda label, who, value: nested_sync_by[who](np.int32(value)),
             "barrier": lambda label, who, value: fx.effects_barrier(timeout=STUCK_AFTER),
+            "eager_of_jax": eager_of_jax,
             "quiet": switch(logging.WARNING),
             "loud": switch(logging.NOTSET),
         },
