@@ -1,11 +1,6 @@
 // ReleaseOrder: dropped indices, indices that wrap around, and the memory of what is parked.
-#include <algorithm>
-#include <cstdio>
 #include <map>
-#include <memory>
-#include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -13,9 +8,6 @@
 
 namespace effects::order_gaps_test {
 namespace {
-
-using check::MakeToken;
-using check::Random;
 
 // Dropped indices are not waited for, at the start, in the middle and at the end.
 TEST(test_gap_markers_are_stepped_over) {
@@ -29,20 +21,6 @@ TEST(test_gap_markers_are_stepped_over) {
   play.close(1, 0, {{0, 8}});
   play.advance_to_the_end();
   CHECK_SEEN(play.take(), {"1.0.0.2", "1.0.0.6", "end 1.0"});
-  CheckAllEnded(play);
-}
-
-// A gap in an epoch whose turn has not come is remembered until it has.
-TEST(test_gap_in_a_later_epoch) {
-  Play play;
-  play.open(1, 0);
-  play.open(1, 1);
-  play.drop(1, 1, 0, 1);
-  play.record(1, 1, 1);
-  play.close(1, 1, {{0, 2}});
-  play.close(1, 0, {{0, 0}});
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"end 1.0", "1.1.0.1", "end 1.1"});
   CheckAllEnded(play);
 }
 

@@ -6,49 +6,6 @@
 namespace effects::order_plain_test {
 namespace {
 
-// A plain epoch waits for every program that was dispatched before it, of whatever thread, and for no later one.
-TEST(test_plain_epoch_waits_for_earlier_dispatches) {
-  Play play;
-  play.open(1, 0);
-  play.open(2, 0);
-  play.plain(0);
-  play.plain(1);
-  play.open(3, 0);
-  CHECK_SEEN(play.take(), {});
-  play.close(2, 0, {{0, 0}});
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"end 2.0"});
-  play.record(1, 0, 0);
-  play.close(1, 0, {{0, 1}});
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"1.0.0.0", "end 1.0", "plain.0.0.0", "end plain.0", "plain.1.0.0", "end plain.1"});
-  play.order.fail(3, 0);
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"end 3.0"});
-  CheckAllEnded(play);
-}
-
-// A program waits for every plain epoch that was opened before its dispatch, also for one whose record has not come,
-// and for no later one.
-TEST(test_program_waits_for_earlier_plain_epochs) {
-  Play play;
-  play.open(kPlainThread, 0);
-  play.open(1, 0);
-  play.open(kPlainThread, 1);
-  play.record(1, 0, 0);
-  play.close(1, 0, {{0, 1}});
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {});
-  play.record(kPlainThread, 0, 0);
-  play.close(kPlainThread, 0, {{0, 1}});
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"plain.0.0.0", "end plain.0", "1.0.0.0", "end 1.0"});
-  play.order.fail(kPlainThread, 1);
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"end plain.1"});
-  CheckAllEnded(play);
-}
-
 // A plain epoch waits so long for others and no longer, each for its own time. Then programs behind it go on, too.
 TEST(test_plain_epoch_waits_for_a_while) {
   const std::chrono::nanoseconds half = std::chrono::nanoseconds(kPlainPatience) / 2;

@@ -1,21 +1,11 @@
 // ReleaseOrder: suspended streams, and the one whose records alone may leave.
-#include <algorithm>
-#include <cstdio>
-#include <map>
-#include <memory>
-#include <set>
 #include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "order_play.h"
 
 namespace effects::order_suspension_test {
 namespace {
-
-using check::MakeToken;
-using check::Random;
 
 // A suspended domain releases nothing, neither what is parked nor what comes, and the host hears of the end of none of
 // its epochs, until it is resumed as often as it was suspended; other streams go on.

@@ -1,21 +1,11 @@
 // ReleaseOrder: whatever order records arrive in, they leave in program order, and every epoch ends.
-#include <algorithm>
-#include <cstdio>
-#include <map>
-#include <memory>
-#include <set>
 #include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "order_play.h"
 
 namespace effects::order_test {
 namespace {
-
-using check::MakeToken;
-using check::Random;
 
 // Records that come in order leave at once, and the epoch ends after its close.
 TEST(test_records_in_order_leave_at_once) {
@@ -45,24 +35,6 @@ TEST(test_early_record_is_parked) {
   CHECK_EQ(play.order.parked_bytes(), size_t{0});
 }
 
-// A later epoch of the same thread waits for the earlier one, however complete it is.
-TEST(test_later_epoch_waits_for_the_earlier) {
-  Play play;
-  for (uint32_t epoch = 0; epoch < 3; ++epoch) play.open(1, epoch);
-  play.record(1, 2, 0);
-  play.close(1, 2, {{0, 1}});
-  play.record(1, 1, 1);
-  play.record(1, 1, 0);
-  play.close(1, 1, {{0, 2}});
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {});
-  play.record(1, 0, 0);
-  play.close(1, 0, {{0, 1}});
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"1.0.0.0", "end 1.0", "1.1.0.0", "1.1.0.1", "end 1.1", "1.2.0.0", "end 1.2"});
-  CheckAllEnded(play);
-}
-
 // Threads do not wait for each other.
 TEST(test_threads_are_independent) {
   Play play;
@@ -74,22 +46,6 @@ TEST(test_threads_are_independent) {
   CHECK_SEEN(play.take(), {"2.0.0.0", "end 2.0"});
   play.record(1, 0, 0);
   CHECK_SEEN(play.take(), {"1.0.0.0"});
-}
-
-// Domains of one program count for themselves, and its epoch ends when all of them are complete.
-TEST(test_domains_count_for_themselves) {
-  Play play;
-  play.open(1, 0);
-  play.record(1, 0, 0, /*domain=*/5);
-  play.record(1, 0, 1, /*domain=*/2);
-  CHECK_SEEN(play.take(), {"1.0.5.0"});
-  play.close(1, 0, {{2, 2}, {5, 1}, {7, 0}});
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {});
-  play.record(1, 0, 0, /*domain=*/2);
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"1.0.2.0", "1.0.2.1", "end 1.0"});
-  CheckAllEnded(play);
 }
 
 // After a close, one scan more of all rings is asked for before the epoch ends: an unordered record may be in a ring
@@ -107,22 +63,6 @@ TEST(test_close_waits_for_one_more_scan) {
   CheckAllEnded(play);
 }
 
-// The program of a close that came before its ordered records is not over until they have left, however many scans it
-// takes.
-TEST(test_close_before_its_records_keeps_the_epoch_open) {
-  Play play;
-  play.open(1, 0);
-  play.close(1, 0, {{0, 2}});
-  for (int i = 0; i < 5; ++i) play.advance();
-  CHECK_SEEN(play.take(), {});
-  play.record(1, 0, 1);
-  play.advance();
-  play.record(1, 0, 0);
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"1.0.0.0", "1.0.0.1", "end 1.0"});
-  CheckAllEnded(play);
-}
-
 // An unordered record leaves when it comes, in whatever epoch.
 TEST(test_unordered_record_leaves_on_arrival) {
   Play play;
@@ -132,16 +72,6 @@ TEST(test_unordered_record_leaves_on_arrival) {
   play.unordered(1, 1, 3);
   play.unordered(1, 0, 4);
   CHECK_SEEN(play.take(), {"u1.1.0.3", "u1.0.0.4"});
-}
-
-// A program without effects in order ends by its close alone.
-TEST(test_empty_program_ends) {
-  Play play;
-  play.open(1, 0);
-  play.close(1, 0, {{0, 0}});
-  play.advance_to_the_end();
-  CHECK_SEEN(play.take(), {"end 1.0"});
-  CheckAllEnded(play);
 }
 
 // A failed program's records that came leave in order, over the gaps, and the next program goes on.
