@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+
 from effects import _jax
 from effects._model.callback import HostCall
 from effects._model.content import HandlerContent
@@ -117,7 +119,7 @@ def _summarize(jaxpr: Any) -> Summary:
     )
 
 
-_noted: set[_jax.Primitive] = {print_grad_p}
+_noted: set[_jax.Primitive] = {print_grad_p, jax.lax.ppermute_p}
 """Primitives that count in a summary even where they have neither effects nor jaxprs."""
 _of_grid: set[_jax.Primitive] = set()
 """The primitives among them that depend on their program of a kernel's grid. Pallas has them."""
@@ -144,6 +146,7 @@ def declare_sites(
     is_collective: Callable[[Any], bool],
 ) -> None:
     """Makes primitives known that have sites not among their parameters, or in which devices communicate."""
+    _noted.update(primitives)
     _find_sites.update(dict.fromkeys(primitives, find_sites))
     _are_collective.update(dict.fromkeys(primitives, is_collective))
 

@@ -26,15 +26,17 @@ from effects.extensions.collectives.notes import note_programs
 from effects.extensions.runs.last import last_of
 
 SOURCES = [
-    "lax.psum(x, {axes}) / 4",
-    "lax.pmax(x, {axes})",
-    "lax.all_gather(x, {axes}).reshape(-1, 4).max(0)",
-    "lax.all_to_all(x, {axes}, 0, 0, tiled=True)",
-    "lax.psum_scatter(lax.all_gather(x, {axes}, tiled=True), {axes}, tiled=True)",
-    "jax.vjp(lambda x: lax.psum(x, {axes}), x)[1](x)[0]",
+    "lax.psum(x, {axes}{groups}) / 4",
+    "lax.pmax(x, {axes}{groups})",
+    "lax.all_gather(x, {axes}{groups}).reshape(-1, 4).max(0)",
+    "lax.all_to_all(x, {axes}, 0, 0, tiled=True{groups})",
+    "lax.psum_scatter(lax.all_gather(x, {axes}, tiled=True{groups}), {axes}, tiled=True{groups})",
+    "jax.vjp(lambda x: lax.psum(x, {axes}{groups}), x)[1](x)[0]",
     "lax.ppermute(x, {axes}, [(i, (i + 1) % SIZES[{axes}]) for i in range(SIZES[{axes}])])",
 ]
-SIZES = {("a",): 2, ("b",): 2, ("a", "b"): 4}
+SIZES = {("a",): 2, ("b",): 2, ("a", "b"): 4, ("x",): 4}
+GROUPS = ["", ", axis_index_groups=[[0, 1], [2, 3]]", ", axis_index_groups=[[0, 3], [1, 2]]"]
+"""Which devices take part together, of a mesh with one axis."""
 DEVICES = 4
 
 MESH: Any = None
@@ -53,7 +55,9 @@ def statements(choose: random.Random, depth: int, count: itertools.count[int]) -
     for _ in range(choose.randint(1, 3)):
         kind = choose.choice(["scan", "cond", "jit"]) if depth and choose.random() < 0.4 else "collective"
         if kind == "collective":
-            source = choose.choice(SOURCES).format(axes=choose.choice(list(SIZES)))
+            along = choose.choice([each for each in SIZES if {*each} <= {*MESH.axis_names}])
+            groups = choose.choice(GROUPS) if along == ("x",) else ""
+            source = choose.choice(SOURCES).format(axes=along, groups=groups)
             made.append((kind, next(count), source))
         else:
             made.append((kind, statements(choose, depth - 1, count)))
@@ -66,7 +70,7 @@ def collectives(program: list[Any]) -> list[tuple[int, str]]:
 
 
 def run(program: list[Any], x: Any, device: int, kept_from: int, turns: Any) -> Any:
-    """Runs statements on a device. In a loop the device is kept in the last turn."""
+    """Runs statements on a device. In a loop the device is kept in the second turn."""
     for statement in program:
         x = run_one(statement, x, device, kept_from, turns)
     return x
@@ -86,7 +90,7 @@ def run_one(statement: Any, x: Any, device: int, kept_from: int, turns: Any) -> 
         return jax.jit(inside)(x)
     number, source = rest
     if number == kept_from:
-        here = turns & (lax.axis_index(("a", "b")) == device)
+        here = turns & (lax.axis_index(MESH.axis_names) == device)
         x = lax.cond(here, lambda x: jax.pure_callback(wait, x, x), lambda x: x, x)
     scope = {"lax": lax, "jax": jax, "x": x, "SIZES": SIZES}
     exec(compile("\n" * number + f"y = {source}", "case.py", "exec"), scope)
@@ -97,7 +101,10 @@ def check(seed: int, path: Path, overwritten: bool) -> None:
     """Keeps a device from a collective, and looks until the report names it; then lets it go on to the end.
 
     With `overwritten` the file has lost its beginning, and how often devices have come to something is not known."""
+    global MESH
     choose = random.Random(seed)
+    shape, names = choose.choice([((2, 2), ("a", "b")), ((4,), ("x",))])
+    MESH = jax.make_mesh(shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(shape))
     program = statements(choose, 2, itertools.count())
     known = [number for number, source in collectives(program) if not (overwritten and "ppermute" in source)]
     if not known:  # a device may have the result of a `ppermute` before others have come
@@ -108,11 +115,11 @@ def check(seed: int, path: Path, overwritten: bool) -> None:
 
     def body(x: Any) -> Any:
         if overwritten:
-            x = lax.fori_loop(0, 300, lambda _, x: lax.pmin(x, ("a", "b")) * 1.0, x)
+            x = lax.fori_loop(0, 300, lambda _, x: lax.pmin(x, MESH.axis_names) * 1.0, x)
         x = run(program, x, device, kept_from, jnp.bool_(True))
-        return lax.pmax(x, ("a", "b"))  # all devices come here, and wait for the one that is kept
+        return lax.pmax(x, MESH.axis_names)  # all devices come here, and wait for the one that is kept
 
-    spec = jax.P(("a", "b"))
+    spec = jax.P(MESH.axis_names)
     x = jax.device_put(jnp.arange(4.0 * DEVICES), jax.NamedSharding(MESH, spec))
     step = fx.jit(jax.shard_map(body, mesh=MESH, in_specs=spec, out_specs=spec, check_vma=False))
     caller = threading.Thread(target=lambda: jax.block_until_ready(step(x)))
@@ -138,9 +145,7 @@ def check(seed: int, path: Path, overwritten: bool) -> None:
 
 
 def main(first: int, count: int, folder: str) -> None:
-    global MESH
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    MESH = jax.make_mesh((2, 2), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     note_programs()
     for seed in range(first, first + count):
         check(seed, Path(folder, f"{seed}.fx"), overwritten=seed % 3 == 2)
