@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import threading
@@ -136,11 +137,17 @@ def test_lines_come_while_the_program_runs(tmp_path):
     with running(path) as steps:
         steps(7)
         command = [sys.executable, "-m", "effects", "tail", "--effect", "print", str(path)]
-        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        popen = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        with popen as process, contextlib.ExitStack() as if_it_fails:
+            if_it_fails.callback(process.kill)
             assert [process.stdout.readline() for _ in range(10)] == [f"i = {i}\n" for i in range(10)]
-            steps(2)
-            assert [process.stdout.readline() for _ in range(2)] == ["i = 10\n", "i = 11\n"]
+            process.send_signal(signal.SIGSTOP)  # so that more than ten come between two looks
+            steps(15)
+            process.send_signal(signal.SIGCONT)
+            for i in range(10, 25):
+                assert process.stdout.readline() == f"i = {i}\n"
             steps(1)
+            if_it_fails.pop_all()
     assert process.wait(120) == 0
 
 
