@@ -30,18 +30,6 @@ def _one(raises, shape):
     return fx.jit(lambda x: fx.callback(raises, shape, x)), jnp.float32(2)
 
 
-def _loop(raises, shape):
-    def body(i, x):
-        y = fx.callback(raises, shape, x)
-        return x + 1 if y is None else y
-
-    return fx.jit(lambda x: jax.lax.fori_loop(0, 4, body, x)), jnp.float32(0)
-
-
-def _lanes(raises, shape):
-    return fx.jit(jax.vmap(lambda x: fx.callback(raises, shape, x))), jnp.arange(4.0)
-
-
 def _some_lanes(raises, shape):
     def one(x):
         return jax.lax.cond(x > 1, lambda x: (fx.callback(raises, shape, x), x)[1], lambda x: x, x)
@@ -49,7 +37,7 @@ def _some_lanes(raises, shape):
     return fx.jit(jax.vmap(one)), jnp.arange(4.0)
 
 
-CASES = [*((_one, exit) for exit in EXITS), *((program, KeyboardInterrupt) for program in (_loop, _lanes, _some_lanes))]
+CASES = [*((_one, exit) for exit in EXITS), (_some_lanes, KeyboardInterrupt)]
 each = pytest.mark.parametrize("program, exit", CASES)
 
 

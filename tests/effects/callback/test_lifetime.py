@@ -15,6 +15,8 @@ import effects as fx
 from tests.forks import run_forked
 from tests.helpers import let_go, meet_barrier, run_python
 
+F32 = jax.ShapeDtypeStruct((), jnp.float32)
+
 
 class _Dies:
     """A function that can be watched."""
@@ -42,7 +44,7 @@ def test_arguments_are_gone_when_the_program_goes_on(gates):
         kept.append(weakref.ref(memory, lambda _: gone.set()))
         return np.float32(0)
 
-    f = fx.jit(lambda x: gate(fx.callback(note, jax.ShapeDtypeStruct((), jnp.float32), x), is_cheap=True))
+    f = fx.jit(lambda x: gate(fx.callback(note, F32, x), is_cheap=True))
     with ThreadPoolExecutor() as threads:
         y = threads.submit(f, jnp.ones(1_000_000))  # the call waits for the program
         was_gone = gone.wait(20)
@@ -65,34 +67,29 @@ def test_traces_keep_no_function():
     assert [ref() for ref in refs] == [None] * 9
 
 
-@pytest.mark.parametrize("jit", [fx.jit, jax.jit])
-def test_function_goes_with_its_program(jit):
-    """A function is kept by the programs that call it, and by nothing else."""
+USES = {  # each gives a program of a function
+    "fx.jit": lambda fn: fx.jit(lambda x: fx.callback(fn, None, x)),
+    "jax.jit": lambda fn: jax.jit(lambda x: fx.callback(fn, None, x)),
+    "async_start": lambda fn: fx.jit(lambda x: fx.async_done(fx.async_start(lambda x: (fn, x)[1], x))),
+    "async_callback": lambda fn: fx.jit(
+        lambda x: fx.async_done(fx.async_callback(lambda x: (fn, x)[1], jax.typeof(x), x))
+    ),
+}
+
+
+@pytest.mark.parametrize("program", USES.values(), ids=USES)
+def test_function_goes_with_its_program(program):
+    """A function, and what it closes over, is kept by the programs that call it, and by nothing else."""
 
     def use() -> weakref.ref:
         fn = _Dies()
-        f = jit(lambda x: fx.callback(fn, None, x))
-        f(1.0)
+        jax.block_until_ready(program(fn)(1.0))
         return weakref.ref(fn)
 
     refs = [use() for _ in range(3)]
     meet_barrier()
     jax.clear_caches()
     let_go(lambda: any(ref() for ref in refs))
-
-
-@pytest.mark.parametrize("start", [fx.async_start, lambda fn, x: fx.async_callback(fn, jax.typeof(x), x)])
-def test_asynchronous_function_goes_with_its_program(start):
-    """When a program is dropped, nothing keeps its asynchronous functions nor what they close over."""
-
-    def use() -> weakref.ref:
-        y = jnp.ones(3)
-        fx.jit(lambda x: fx.async_done(start(lambda x: x + y, x)))(jnp.ones(3)).block_until_ready()
-        return weakref.ref(y)
-
-    refs = [use() for _ in range(3)]
-    meet_barrier()
-    let_go(lambda: any(ref() is not None for ref in refs))
 
 
 def test_function_lives_while_its_program_runs():
@@ -125,78 +122,60 @@ def test_traces_of_fresh_functions_leave_nothing():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
-def test_callback_that_waits_in_a_later_exit_handler():
-    """There is no other thread any more: what a function waits for is replayed inside of it."""
-    code = (
-        "import atexit, faulthandler, sys, jax, jax.numpy as jnp\n"
-        "faulthandler.dump_traceback_later(200, exit=True)\n"
-        "def later(): f(2); fx.effects_barrier(); sys.stdout.write('the end\\n')\n"
-        "atexit.register(later)\n"
-        "import effects as fx\n"
-        "inner = fx.jit(lambda x: fx.print('inner {}', x))\n"
-        "def called(x): inner(x); fx.effects_barrier(); sys.stdout.write('back\\n')\n"
-        "@fx.jit\n"
-        "def f(x):\n"
-        "    fx.callback(called, None, x)\n"
-        "    fx.print('after {}', x)\n"
-        "f(1)\n"
-    )
-    done = run_python(code, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n") == ["inner 1", "back", "after 1", "inner 2", "back", "after 2", "the end", ""]
+LATER = """
+import atexit, faulthandler, sys
+import jax  # its own handler comes last
+
+faulthandler.dump_traceback_later(200, exit=True)
+
+def later():
+    f(2); fx.effects_barrier()
+    for call in (g, lambda x: fx.callback(called, INT, x)):
+        try: call(3)
+        except Exception as error: sys.stdout.write(f"{str(error)[-65:]}\\n")
+    fx.effects_barrier(); sys.stdout.write("the end\\n")
+
+atexit.register(later)
+import effects as fx
+
+INT = jax.ShapeDtypeStruct((), "int32")
+inner = fx.jit(lambda x: fx.print("inner {}", x))
+
+def called(x): sys.stdout.write(f"called {x}\\n"); return x + 1
+def waits(x): inner(x); fx.effects_barrier(); sys.stdout.write("back\\n")
+
+@fx.jit
+def f(x):
+    fx.callback(waits, None, x)
+    fx.log("event", x=x)
+    fx.callback(called, None, x)
+
+g = fx.jit(lambda x: fx.callback(called, INT, x))
+f(1); g(1)
+"""
 
 
 @pytest.mark.slow
 def test_in_a_later_exit_handler():
-    """When the drain has ended, a barrier replays what is only recorded; who would wait for results is told."""
-    code = (
-        "import atexit, logging, sys, jax, jax.numpy as jnp, numpy as np\n"  # JAX's own handler comes last
-        "def later():\n"
-        "    f(2); fx.effects_barrier()\n"
-        "    for call in (g, lambda x: fx.callback(called, F, x)):\n"
-        "        try: call(3)\n"
-        "        except Exception as error: sys.stdout.write(str(error)[-65:] + '\\n')\n"
-        "    fx.effects_barrier(); sys.stdout.write('the end\\n')\n"
-        "atexit.register(later)\n"
-        "import effects as fx\n"
-        "log = logging.getLogger('effects')\n"
-        "log.setLevel(logging.INFO); log.addHandler(logging.StreamHandler(sys.stdout))\n"
-        "F = jax.ShapeDtypeStruct((), jnp.int32)\n"
-        "def called(x): sys.stdout.write(f'called {x}\\n'); return x + 1\n"
-        "@fx.jit\n"
-        "def f(x):\n"
-        "    fx.print('{}', jnp.ones(2))\n"
-        "    fx.log('event', x=x)\n"
-        "    fx.callback(called, None, x)\n"
-        "g = fx.jit(lambda x: fx.callback(called, F, x))\n"
-        "f(1); g(1)\n"
-    )
-    done = run_python(code, timeout=100)
+    """When the drain has ended, a barrier replays what is only recorded, also what a function waits for, inside of it;
+    who would wait for results is told."""
+    done = run_python(LATER, timeout=100)
     assert done.returncode == 0, done.stderr
     refused = "or register the exit handler that does after importing `effects`."
-    expected = ["[1. 1.]", "event x=1", "called 1", "called 1", "[1. 1.]", "event x=2", "called 2"]
-    assert done.stdout.splitlines() == [*expected, refused, refused, "the end"]
+    first, second = ([f"inner {x}", "back", f"INFO     event x={x} <string>:26", f"called {x}"] for x in (1, 2))
+    assert done.stdout.splitlines() == [*first, "called 1", *second, refused, refused, "the end"]
 
 
-@pytest.mark.slow
-def test_without_native_code():
+@pytest.mark.parametrize("jit", [fx.jit, jax.jit], ids=["fx.jit", "jax.jit"])
+def test_without_native_code(jit, lines):
     """On a platform without native handlers the same comes out through JAX's callbacks."""
-    code = (
-        "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
-        "F = jax.ShapeDtypeStruct((), jnp.float32)\n"
-        "def body(i, c):\n"
-        "    fx.callback(lambda i: print('queued', i), None, i)\n"
-        "    c = fx.callback(lambda c: (print('sync', c), c + np.float32(1))[1], F, c)\n"
-        "    fx.print('print {}', c)\n"
-        "    return c\n"
-        "f = lambda n: jax.lax.fori_loop(0, n, body, jnp.float32(0))\n"
-        "assert fx.jit(f)(3) == 3\n"
-        "fx.effects_barrier(); print('-')\n"
-        "assert jax.jit(f)(3) == 3\n"
-        "fx.effects_barrier()\n"
-    )
-    done = run_python(code, env={"EFFECTS_NATIVE": "0"})
-    assert done.returncode == 0, done.stderr
-    once = [line for i in range(3) for line in (f"queued {i}", f"sync {float(i)}", f"print {float(i + 1)}")]
-    assert done.stdout.splitlines() == [*once, "-", *once]
+
+    def body(i, c):
+        fx.callback(lambda i: print("queued", i), None, i)
+        c = fx.callback(lambda c: (print("sync", c), c + np.float32(1))[1], F32, c)
+        fx.print("print {}", c)
+        return c
+
+    with fx.config.override(native=False):
+        shown = lines(jit(lambda n: jax.lax.fori_loop(0, n, body, jnp.float32(0))), 3)
+    assert shown == [line for i in range(3) for line in (f"queued {i}", f"sync {float(i)}", f"print {float(i + 1)}")]

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import itertools
 import operator
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +16,7 @@ from tests.helpers import meet_barrier, run_python
 
 pytestmark = pytest.mark.slow
 
-F32 = jax.ShapeDtypeStruct((), jnp.float32)
+F32, EIGHT = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((), (8,)))
 
 
 @pytest.fixture(autouse=True)
@@ -26,44 +25,9 @@ def _little_patience():
         yield
 
 
-_matmul = jax.jit(lambda a: (a @ a).sum())
-
-
-def test_queued_callback_runs_a_multi_device_computation():
-    """A computation over all devices inside a callback finishes."""
-    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    sharding = jax.NamedSharding(mesh, jax.P("x"))
-    seen = []
-
-    def called(x):
-        y = jax.device_put(np.arange(8.0, dtype=np.float32) + x, sharding)
-        seen.append(float(jax.jit(lambda y: (y * 2).sum())(y)))
-
-    f = fx.jit(lambda x: fx.callback(called, None, x))
-    for i in range(5):
-        f(jnp.float32(i))
-    meet_barrier()
-    assert seen == [2 * (28 + 8 * i) for i in range(5)]
-
-
 def _sharded():
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     return jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P("x")))
-
-
-def test_sharded_program_calls_once_for_all_devices():
-    """In a program that is sharded over several devices a callback runs once, on the whole value, for all of them."""
-    seen = []
-
-    @fx.jit
-    def f(x):
-        fx.callback(lambda x: seen.append(x.tolist()), None, x)
-        return fx.callback(lambda x: (seen.append("sync"), x + 1)[1], jax.ShapeDtypeStruct((8,), jnp.float32), x) * 2
-
-    for _ in range(3):
-        assert f(_sharded()).tolist() == [2.0 * (i + 1) for i in range(8)]
-    assert seen == [[float(i) for i in range(8)], "sync"] * 3
-    meet_barrier()
 
 
 def _numbered(numbers):
@@ -101,27 +65,14 @@ def test_unordered_calls_of_a_sharded_program():
     meet_barrier()
 
 
-def test_unordered_call_under_vmap_of_a_sharded_program():
-    """Lanes have an answer each, with masks and without."""
-
-    def f(x):
-        return jax.lax.cond(
-            x > 3, lambda x: fx.callback(lambda x: x + 1, F32, x, ordered=False), lambda x: jnp.float32(-1), x
-        )
-
-    assert fx.jit(jax.vmap(f))(_sharded()).tolist() == [-1, -1, -1, -1, 5, 6, 7, 8]
-
-
 def test_unordered_call_of_replicas():
     """In a `shard_map` over some axes of its mesh, devices that are replicas of each other have one answer."""
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     calls = []
 
     def region(x):
-        y = fx.callback(
-            lambda x: (calls.append(1), 2 * x)[1], jax.ShapeDtypeStruct((4,), jnp.float32), x, ordered=False
-        )
-        return y + fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((4,), jnp.float32), x, ordered=False)
+        double, add = lambda x: (calls.append(1), 2 * x)[1], lambda x: x + 1
+        return sum(fx.callback(fn, jax.ShapeDtypeStruct((4,), "float32"), x, ordered=False) for fn in (double, add))
 
     f = fx.jit(jax.shard_map(region, mesh=mesh, in_specs=jax.P("x"), out_specs=jax.P("x"), axis_names={"x"}))
     x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P(("x", "y"))))
@@ -137,8 +88,7 @@ def test_unordered_call_that_raises_in_a_sharded_program():
     def fail(x):
         raise ValueError("as asked")
 
-    f = fx.jit(lambda x: fx.callback(fail, jax.ShapeDtypeStruct((8,), jnp.float32), x, ordered=False) + x)
-    g = fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct((8,), jnp.float32), x, ordered=False) + x)
+    f, g = (fx.jit(lambda x, fn=fn: fx.callback(fn, EIGHT, x, ordered=False) + x) for fn in (fail, lambda x: x))
     for _ in range(2):
         with pytest.raises(fx.EffectError, match="as asked"):
             f(_sharded())
@@ -150,7 +100,7 @@ def test_sharded_program_that_waits_lets_earlier_callbacks_use_the_devices():
     """Devices run one program over several of them at a time; one that waits for another does not block them."""
     seen = []
     queued = fx.jit(lambda x: fx.callback(lambda: seen.append(float(jax.jit(lambda y: y.sum())(_sharded()))), None))
-    waits = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
+    waits = fx.jit(lambda x: fx.callback(lambda x: x + 1, EIGHT, x))
     for _ in range(5):
         queued(1.0)
         assert waits(_sharded())[0] == 1
@@ -190,7 +140,7 @@ _WAYS = {
     "compiled": lambda x: _double.lower(x).compile()(x).block_until_ready(),
     "queue": _fill_the_queue,
     "effects": _double_and_print,
-    "callback": fx.jit(lambda x: fx.callback(lambda x: x, jax.ShapeDtypeStruct((8,), jnp.float32), x)),
+    "callback": fx.jit(lambda x: fx.callback(lambda x: x, EIGHT, x)),
     "nested": _call_and_compute(F32),
     "nested, queued": _call_and_compute(None),
     "jax's effects": lambda x: (jax.jit(lambda y: jax.debug.print("{}", y))(x), jax.effects_barrier()),
@@ -206,11 +156,11 @@ def test_callback_that_waits_for_the_devices_that_wait_for_it(way):
         _WAYS[way](x)
         return y
 
-    f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))
+    f = fx.jit(lambda y: fx.callback(called, EIGHT, y))
     with pytest.raises(fx.EffectError, match="waits for what JAX computes"):
         f(x)
     _settle()
-    g = fx.jit(lambda x: fx.callback(lambda x: x + 1, jax.ShapeDtypeStruct((8,), jnp.float32), x))
+    g = fx.jit(lambda x: fx.callback(lambda x: x + 1, EIGHT, x))
     assert g(x)[0] == 1
 
 
@@ -245,6 +195,7 @@ _FOUR_DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 _OVER_FOUR_DEVICES = (
     "import faulthandler; faulthandler.dump_traceback_later(100, exit=True)\n"
     "import jax, jax.numpy as jnp, numpy as np, effects as fx\n"
+    "EIGHT = jax.ShapeDtypeStruct((8,), jnp.float32)\n"
     "mesh = jax.make_mesh((4,), ('x',), axis_types=(jax.sharding.AxisType.Auto,))\n"
     "x = jax.device_put(jnp.arange(8.0), jax.NamedSharding(mesh, jax.P('x')))\n"
 )
@@ -263,7 +214,7 @@ def test_callback_that_only_starts_a_computation_over_several_devices():
         "    started.append(double(x))\n"
         "    assert said.wait(60)\n"
         "    return y\n"
-        "f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))\n"
+        "f = fx.jit(lambda y: fx.callback(called, EIGHT, y))\n"
         "for _ in range(2): assert f(x)[1] == 1\n"
         "assert [y[1] for y in started] == [2, 2]\n"
         "fx.effects_barrier()\n"
@@ -278,7 +229,7 @@ _STARVED = _OVER_FOUR_DEVICES + (
     "def called(y):\n"
     "    {wait}\n"
     "    return y\n"
-    "f = fx.jit(lambda y: fx.callback(called, jax.ShapeDtypeStruct((8,), jnp.float32), y))\n"
+    "f = fx.jit(lambda y: fx.callback(called, EIGHT, y))\n"
     "try: f(x)\n"
     "except fx.EffectError as error: print(error)\n"
     "else: print('fine')\n"
@@ -314,46 +265,6 @@ def test_callback_of_the_first_program_of_a_process(results):
     )
     done = run_forked(code)
     assert done.returncode == 0 and done.stdout == "called\n", done.stderr
-
-
-def test_barrier_that_gives_up_names_the_callback_that_runs():
-    """The message of the timeout says which function keeps it waiting, and whose effects are outstanding."""
-    gate = threading.Event()
-
-    def slow():
-        gate.wait(60)
-
-    f = fx.jit(lambda x: (fx.callback(slow, None), fx.print("{}", x)))
-    f(1)
-    with pytest.raises(fx.BarrierTimeout) as info:
-        fx.effects_barrier(timeout=0.2)
-    assert "slow" in str(info.value) and "effects: callback, print" in str(info.value) and __file__ in str(info.value)
-    fx.effects_barrier(timeout=0.2, effects="log")  # none are outstanding
-    gate.set()
-    meet_barrier()
-
-
-def test_callbacks_of_several_threads_and_devices():
-    """Each thread drives a device of its own; every thread's callbacks keep their order, and none hangs."""
-    seen: dict[int, list[int]] = {k: [] for k in range(4)}
-
-    def run(k):
-        def called(i, c):
-            seen[k].append(int(i))
-            return np.float32(_matmul(jnp.ones((8, 8)))) * 0 + c + 1
-
-        f = fx.jit(lambda n, c: jax.lax.fori_loop(0, n, lambda i, c: fx.callback(called, F32, i, c), c))
-        c = jax.device_put(jnp.float32(0), jax.devices()[k])
-        for _ in range(5):
-            assert f(20, c) == 20
-        fx.effects_barrier(timeout=120)
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert seen == {k: list(range(20)) * 5 for k in range(4)}
 
 
 @pytest.mark.parametrize("when_full", ["wait", "drop"])

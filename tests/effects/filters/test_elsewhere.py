@@ -98,20 +98,6 @@ def test_persistent_cache_in_two_processes(tmp_path):
         ]
 
 
-def test_line_of_a_program_that_was_freed():
-    """A line stays listed when its program is gone, and its count goes on if the program comes again."""
-    title = new_title()
-    f = fx.jit(_program(title))
-    assert texts_of(f, 4) == ["0", "3"]
-    [line] = [line for line in known_sites.filters if line.title.startswith(title)]
-    del f
-    jax.clear_caches()
-    let_go(lambda: known_sites.filters[line].num_sites)
-    assert counts_of(title) == (4, 2)
-    assert texts_of(fx.jit(_program(title)), 4) == ["2"]
-    assert counts_of(title) == (8, 3)
-
-
 def test_program_that_comes_again_while_its_line_is_being_forgotten(monkeypatch):
     """A site that native code has forgotten, and Python has not, has its filter when a program has it again."""
     title, forgotten = new_title(), []

@@ -1,4 +1,4 @@
-"""`first=`, `min_seconds=`, what sees filtered records, and what is refused."""
+"""What filters do with each kind of effect, who sees what they show, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,120 +11,46 @@ import numpy as np
 import pytest
 
 import effects as fx
-from tests.effects.filters.common import P, by_device, counts_of, loop, mesh, new_title, sharded, site_of, texts_of
-from tests.internals import known_sites, native
+from tests.effects.filters.common import counts_of, loop, new_title, texts_of
+from tests.internals import native
 
-NATIVE = [True, False]
-FOREVER = 1e9  # seconds, beyond any test
 INT = jax.ShapeDtypeStruct((), "int32")
-
-
-@pytest.mark.parametrize("native_handlers", NATIVE)
-@pytest.mark.parametrize("jit", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
-def test_first_shows_so_many(jit, native_handlers):
-    """So many are shown, over calls, and then none."""
-    title = new_title()
-    with fx.config.override(native=native_handlers):
-        f = jit(lambda: loop(3, lambda i: fx.print(f"{title} {{}}", i, first=4)))
-        assert texts_of(f) == ["0", "1", "2"]
-        assert texts_of(f) == ["0"]
-        assert texts_of(f) == []
-    assert counts_of(title) == (9, 4)
-
-
-def test_first_on_each_device():
-    title = new_title()
-
-    def body(x):
-        loop(5, lambda i: fx.print(f"{title} {{}}", i, first=2, every=2))
-        return x
-
-    f = fx.jit(jax.shard_map(body, mesh=mesh(), in_specs=P("d"), out_specs=P("d"), check_vma=False))
-    with fx.capture(suppress=True) as records:
-        f(jnp.arange(4))
-    assert by_device(records) == {device: [0, 2] for device in range(4)}
-
-
-@pytest.mark.parametrize("native_handlers", NATIVE)
-def test_min_seconds_shows_the_first(native_handlers):
-    """Within the time after one that was shown, none is."""
-    title = new_title()
-    with fx.config.override(native=native_handlers):
-        f = fx.jit(lambda: loop(100, lambda i: fx.print(f"{title} {{}}", i, min_seconds=FOREVER)))
-        assert texts_of(f) == ["0"]
-        assert texts_of(f) == []
-    assert counts_of(title) == (200, 1)
-    assert texts_of(fx.jit(lambda: loop(3, lambda i: fx.print(f"{title} {{}}", i, min_seconds=0)))) == ["0", "1", "2"]
-
-
-def test_min_seconds_of_devices_that_agree():
-    """What all devices have in common is shown whole, or not at all: they agree about the time."""
-    title = new_title()
-    f = fx.jit(lambda x: loop(3000, lambda i: fx.print(f"{title} {{}}", i, min_seconds=1e-4)))
-    numbers = [int(text) for text in texts_of(f, sharded(jnp.arange(4)))]
-    assert numbers[0] == 0
-    assert numbers == sorted(set(numbers))
-    assert counts_of(title) == (3000, len(numbers))
-
-
-def test_all_four_together():
-    """`when` decides what is counted, then `every`, then the time, and `first` limits what is shown."""
-    title = new_title()
-
-    def body(i):
-        fx.print(f"{title} {{}}", i, when=i % 2 == 1, every=3, min_seconds=0.0, first=3, level="warning")
-
-    assert texts_of(fx.jit(lambda: loop(40, body))) == ["1", "7", "13"]
-    assert site_of(title).filter == "every 3, first 3"
-
 
 # Kinds of effects
 
 
-def test_callbacks_without_results_have_filters():
-    """The function is called where its filter shows it, once for each lane."""
-    seen = []
+def test_all_kinds_have_filters(caplog):
+    """What is shown is called, logged and drawn, once for each lane; handlers and captures have the same records."""
+    title, seen = new_title(), []
 
-    def note(x):
-        seen.append(int(x))
+    def note(i):
+        seen.append(int(i))
 
-    fx.jit(lambda: loop(7, lambda i: fx.callback(note, None, i, every=3)))()
-    fx.effects_barrier(timeout=120)
-    assert seen == [0, 3, 6]
-    seen.clear()
-    f = fx.jit(lambda x: jax.vmap(lambda x: fx.callback(note, None, x, every=2))(x))
-    for start in (0, 10, 20):
-        f(jnp.arange(2) + start)
-    fx.effects_barrier(timeout=120)
-    assert seen == [0, 1, 20, 21]
+    def program():
+        bar = fx.progress(7, title, first=2)
 
+        def body(i):
+            fx.print(f"{title} {{}}", i, every=3)
+            fx.callback(note, None, i, when=i % 3 == 0)
+            fx.callback(lambda i: note(-i), None, i, first=2)
+            fx.log(title, i=i, every=4, logger="filters.logs", level="debug")
+            jax.vmap(lambda lane: fx.callback(note, None, lane, every=5))(100 * i + jnp.arange(2))
+            bar.update(i + 1)
 
-@pytest.mark.parametrize("name", ["{}", None], ids=["a field", "one name"])
-def test_logs_have_filters(name, caplog):
-    """Python's logging sees what is shown, through the logger that the line names."""
-    logger = logging.getLogger("filters.logs")
-    with caplog.at_level(logging.DEBUG, "filters.logs"):
-        event = new_title()
-        fx.jit(lambda: loop(7, lambda i: fx.log(event, i=i, every=3, logger="filters.logs", level="debug")))()
-        fx.effects_barrier(timeout=120)
-    assert [(record.name, int(record.i)) for record in caplog.records if record.name == logger.name] == [
-        ("filters.logs", 0),
-        ("filters.logs", 3),
-        ("filters.logs", 6),
-    ]
+        loop(7, body)
 
-
-def test_progress_has_filters():
-    """A bar's updates are shown as its filter lets them; `every` of a loop means steps there."""
-    title = new_title()
-
-    def f():
-        bar = fx.progress(10, title, first=2)
-        loop(10, lambda i: bar.update(i + 1))
-
-    with fx.capture(suppress=True) as records:
-        fx.jit(f)()
-    assert [int(record.fields["done"]) for record in records] == [1, 2]
+    caplog.set_level(logging.DEBUG, "filters.logs")
+    with fx.add_handler(fx.ListHandler()) as handler, fx.capture() as records:
+        fx.jit(program)()
+    assert seen == [0, 0, 0, 1, -1, 3, 500, 501, 6]
+    kinds = [(record.effect, int((record.args or [*record.fields.values()])[0])) for record in records]
+    assert kinds == [
+        ("print", 0), ("callback", 0), ("callback", 0), ("log", 0), ("callback", 0), ("callback", 1), ("progress", 1),
+        ("callback", 1), ("progress", 2), ("print", 3), ("callback", 3), ("log", 4), ("callback", 500),
+        ("callback", 501), ("print", 6), ("callback", 6),
+    ]  # fmt: skip
+    assert [record.text for record in handler.records] == [record.text for record in records]
+    assert [(record.name, int(record.i)) for record in caplog.records] == [("filters.logs", 0), ("filters.logs", 4)]
 
 
 def test_checks_have_filters():
@@ -153,6 +79,19 @@ def test_check_that_is_off_raises_nothing():
     assert counts_of(title) == (2, 1)
 
 
+def test_when_of_check_under_vmap():
+    """A check of a lane at which it does not hold raises nothing."""
+
+    def lane(x):
+        fx.check(x < 2, "too large", when=x != 3)
+
+    with pytest.raises(fx.EffectError, match="too large") as caught:
+        fx.jit(lambda: jax.vmap(lane)(jnp.arange(4)))()
+        fx.effects_barrier(timeout=120)
+    assert "lane 2" in str(caught.value)
+    assert "lane 3" not in str(caught.value)
+
+
 def test_unordered_and_large_effects_have_filters():
     """What is large and left out is not copied, whether it has an order or not."""
     for ordered in (True, False):
@@ -167,65 +106,39 @@ def test_unordered_and_large_effects_have_filters():
         assert fx.stats()["bytes"] - before < 4 * 400_000
 
 
-# Who sees what is shown
-
-
-def test_handlers_see_what_is_shown():
-    """Handlers of the user's, captures and standard output have the same records, in order with callbacks."""
-    handler = fx.ListHandler()
-    token = fx.add_handler(handler)
-    seen = []
-    title = new_title()
-
-    def body(i):
-        fx.print(f"{title} {{}}", i, every=3)
-        fx.callback(lambda i: seen.append(int(i)), None, i, when=i % 3 == 0)
-        fx.callback(lambda i: seen.append(-int(i)), None, i, first=2)
-
-    try:
-        with fx.capture(suppress=True) as records:
-            fx.jit(lambda: loop(7, body))()
-    finally:
-        fx.remove_handler(token)
-    assert seen == [0, 0, -1, 3, 6]
-    kinds = [(record.effect, int(record.args[0])) for record in records]
-    assert kinds == [(record.effect, int(record.args[0])) for record in handler.records]
-    expected = [("print", 0), ("callback", 0), ("callback", 0), ("callback", 1)]
-    assert kinds == [*expected, *[(kind, i) for i in (3, 6) for kind in ("print", "callback")]]
-
-
-def test_indices_of_effects_behind_those_left_out(lines):
-    """Effects that are left out keep their numbers, so that records say how many effects came ahead of them."""
-    title = new_title()
+@pytest.mark.parametrize("value", [jnp.zeros((), bool), np.bool_(False), False], ids=["array", "NumPy", "Python"])
+@pytest.mark.parametrize("jit", [fx.jit, lambda f: f], ids=["jit", "eager"])
+def test_never_true_shows_nothing(value, jit):
+    """Where it never holds nothing is shown; where that is known while tracing, nothing is in the program."""
 
     def f():
-        loop(5, lambda i: fx.print(f"{title} {{}}", i, every=4))
-        fx.print("end")
+        fx.print("never", when=value)
+        fx.log("never", when=value)
+        fx.check(False, "never", when=value)
+        fx.callback(lambda: seen.append(1), when=value)
+        fx.progress(3, "never", when=value).update(1)
+
+    seen = []
+    assert texts_of(jit(f)) == [] == seen
+    if not isinstance(value, jax.Array):
+        assert not jax.make_jaxpr(f)().effects
+
+
+def test_when_of_a_reference():
+    """A mutable reference is what it holds when the program gets there."""
+
+    def f():
+        ref = jax.new_ref(jnp.bool_(False))
+
+        def body(i):
+            fx.print("{}", i, when=ref)
+            ref[...] = i == 1
+
+        loop(4, body)
 
     with fx.capture(suppress=True) as records:
         fx.jit(f)()
-    first = records[0].token[3]
-    assert [record.token[3] - first for record in records] == [0, 4, 5]
-
-
-def test_callback_with_results_behind_effects_that_are_left_out():
-    """A callback with a result runs at once behind effects that are left out."""
-    title = new_title()
-
-    def body(i, c):
-        fx.print(f"{title} {{}}", i, first=1)
-        return c + fx.callback(lambda x: np.int32(x + 1), INT, i)
-
-    assert int(fx.jit(lambda: jax.lax.fori_loop(0, 200, body, 0))()) == sum(range(1, 201))
-
-
-def test_whole_process_order():
-    """With one order for the whole process, and a barrier after each call, filters do the same."""
-    title = new_title()
-    for settings in ({"order": "process"}, {"sync": True}, {"when_full": "drop"}):
-        with fx.config.override(**settings):
-            f = fx.jit(lambda x: loop(3, lambda i: fx.print(f"{title} {{}}", x + i, every=3)))
-            assert texts_of(lambda f=f: (f(10), f(20))[0]) == ["10", "20"]
+    assert [record.text for record in records] == ["2"]
 
 
 # What is refused
@@ -276,6 +189,27 @@ def test_bad_input(bad, call):
             f(**options) if f is CALLS[call] else f()
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (jnp.array([True, False]), r"an array of bool\[2\]"),
+        (np.ones(1, bool), r"an array of bool\[1\]"),
+        (jnp.int32(1), r"an array of int32\[\]"),
+        (1, "1"),
+        ("yes", "'yes'"),
+    ],
+)
+def test_when_that_is_no_boolean(value, said):
+    """What is not one boolean is refused at the user's line, eager and while tracing."""
+
+    def f(value):
+        fx.print("x", when=value)
+
+    for call in (f, *[fx.jit(f)] * hasattr(value, "dtype")):
+        with pytest.raises(TypeError, match=rf"`fx.print` at .*test_filters.py:\d+.* was given {said} as `when`"):
+            call(value)
+
+
 @pytest.mark.parametrize("name", ["every", "first", "min_seconds"])
 def test_traced_numbers_are_refused(name):
     """The host counts, so that it must know how far while the program is traced."""
@@ -301,13 +235,3 @@ def test_native_code_keeps_no_python_object_of_a_filter():
     before = sys.getrefcount(known)
     assert native.filter_of(2**63 + 12345, known) is known
     assert sys.getrefcount(known) == before
-
-
-def test_lines_without_number_are_forgotten():
-    """A program whose texts differ each time leaves nothing behind that grows."""
-    for i in range(5000):
-        fx.print(f"text {i}", when=False)
-    with fx.capture(suppress=True):
-        for i in range(5000):
-            fx.print(f"text {i}")
-    assert len(known_sites.filters) < 5000

@@ -44,29 +44,16 @@ def _all_is_enabled():
 @pytest.mark.parametrize("jit", [fx.jit, jax.jit, lambda f: f], ids=["fx.jit", "jax.jit", "eager"])
 @pytest.mark.parametrize("native", [True, False])
 def test_level_is_followed_by_compiled_programs(jit, native):
-    """What the logger takes now is shown; raising and lowering its level compiles nothing anew."""
+    """What the logger takes now is shown, also if its level was too high while the program was traced."""
     title = new_title()
     with fx.config.override(native=native):
         f = jit(lambda: fx.print(f"{title} {{}}", 1, level="info"))
+        for of_logger, shown in (("WARNING", []), ("INFO", ["1"]), ("ERROR", []), ("DEBUG", ["1"])):
+            with level(of_logger):
+                assert texts_of(f) == shown
+                assert site_of(title).filter == ("all" if shown else "below its level")
         assert texts_of(f) == ["1"]
-        with level("WARNING"):
-            assert texts_of(f) == []
-            assert site_of(title).filter == "below its level"
-        with level("INFO"):
-            assert texts_of(f) == ["1"]
-        with level("DEBUG"):
-            assert texts_of(f) == ["1"]
-    assert counts_of(title) == (4, 3)
-
-
-def test_level_ahead_of_tracing():
-    """A level that was too high while the program was traced may be lowered afterwards."""
-    title = new_title()
-    f = fx.jit(lambda: fx.print(f"{title} {{}}", 1, level="debug"))
-    with level("INFO"):
-        assert texts_of(f) == []
-    with level("DEBUG"):
-        assert texts_of(f) == ["1"]
+    assert counts_of(title) == (5, 3)
 
 
 @pytest.mark.parametrize(("asked", "least"), [("info", 20), ("INFO", 20), (20, 20), (np.int64(20), 20), (25, 25)])
@@ -158,42 +145,6 @@ def test_level_of_a_selection_without_levels_is_refused():
         fx.sites(effect="callback", function="*saves").level("error")
 
 
-@pytest.mark.parametrize("kind", ["print", "log", "callback", "check", "progress"])
-def test_every_kind_of_effect_has_a_level(kind):
-    """Prints, logs, callbacks without results, checks and progress; what is off raises nothing either."""
-    title = new_title()
-    seen = []
-
-    def f(x):
-        if kind == "print":
-            fx.print(f"{title} {{}}", x, level="warning")
-        elif kind == "log":
-            fx.log(title, level="warning", x=x)
-        elif kind == "callback":
-            fx.callback(lambda x: seen.append(int(x)), None, x, level="warning")
-        elif kind == "check":
-            fx.check(x < 0, f"{title} {{}}", x, level="warning")
-        else:
-            fx.progress(3, title, level="warning").update(x)
-
-    f = fx.jit(f)
-    with level("ERROR"), fx.capture(suppress=kind != "callback") as records:
-        f(1)
-        fx.effects_barrier(timeout=120)
-    assert list(records) == [] == seen
-    with level("WARNING"):
-        if kind == "check":
-            with pytest.raises(fx.EffectError, match=title):
-                f(1)
-                fx.effects_barrier(timeout=120)
-            return
-        with fx.capture(suppress=kind != "callback") as records:
-            f(1)
-            fx.effects_barrier(timeout=120)
-    assert len(records) == 1
-    assert len(seen) == (kind == "callback")
-
-
 def test_named_logger_and_its_parent():
     """A line follows the logger that it names, and a logger without a level of its own the nearest above it."""
     first, second = new_title(), new_title()
@@ -226,31 +177,35 @@ def test_parent_logger_that_is_made_later():
     assert texts_of(f) == ["x"]
 
 
-def test_root_logger_does_not_count():
-    """The root's level is `WARNING` without anybody's doing, and a print is shown."""
-    title = new_title()
-    f = fx.jit(lambda: fx.print(f"{title} x"))
+def test_levels_that_do_not_count(lines):
+    """The root's is `WARNING` without anybody's doing, and `logging.disable` keeps libraries quiet: no print is."""
+    f = fx.jit(lambda: fx.print("x"))
     with level("CRITICAL", "root"):
-        assert texts_of(f) == ["x"]
-
-
-def test_logging_disable_keeps_no_print():
-    """`logging.disable` keeps libraries quiet in a notebook, say. It says nothing of prints."""
-    title = new_title()
-    f = fx.jit(lambda: fx.print(f"{title} info"))
-    assert texts_of(f) == ["info"]
+        assert lines(f) == ["x"]
     logging.disable(logging.CRITICAL)
-    try:
-        assert texts_of(f) == ["info"]
-    finally:
-        logging.disable(logging.NOTSET)
+    assert lines(f) == ["x"]
 
 
 # While programs run
 
 
-def switched(switch, steps=2000, at=1000):
-    """The numbers of a loop's steps that are shown, where a function runs at one step and the loop waits for it."""
+def _turn_off(title):
+    [line] = [line for line in known_sites.filters if line.title.startswith(title)]
+    fx.sites(f"{line.file}:{line.line}", effect="print").off()
+
+
+SWITCHES = {  # the level at the beginning, what is done at step 300, and which steps are shown
+    "raised": ("INFO", lambda _: LOGGER.setLevel("ERROR"), [*range(301)]),
+    "lowered": ("ERROR", lambda _: LOGGER.setLevel("INFO"), [*range(301, 600)]),
+    "off": ("INFO", _turn_off, [*range(301)]),
+    "every": ("INFO", lambda _: fx.sites(__file__, function="*body").every(100), [*range(301), 400, 500]),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_switch_that_a_running_program_follows(name):
+    """What is ahead of the step at which a filter is changed is shown as before, and what is behind it is not."""
+    before, switch, shown = SWITCHES[name]
     title = new_title()
 
     def turn(i):
@@ -259,80 +214,42 @@ def switched(switch, steps=2000, at=1000):
 
     def body(i, c):
         fx.print(f"{title} {{}}", i)
-        answer = jax.lax.cond(i == at, lambda: fx.callback(turn, INT, i), lambda: jnp.int32(0))
-        return c + answer
+        return c + jax.lax.cond(i == 300, lambda: fx.callback(turn, INT, i), lambda: jnp.int32(0))
 
-    program = fx.jit(lambda: jax.lax.fori_loop(0, steps, body, 0))
-    return [int(text) for text in texts_of(program)]
-
-
-def test_level_that_a_running_program_follows():
-    """What is ahead of the step at which the level is raised is shown, and what is behind it is not."""
-    try:
-        assert switched(lambda _: LOGGER.setLevel("ERROR")) == [*range(1001)]
-    finally:
-        LOGGER.setLevel(logging.NOTSET)
+    with level(before):
+        assert texts_of(fx.jit(lambda: jax.lax.fori_loop(0, 600, body, 0))) == [str(i) for i in shown]
+    fx.sites(__file__, function="*body").every(1).on()
 
 
-def test_level_that_is_lowered_while_a_program_runs():
-    LOGGER.setLevel("ERROR")
-    try:
-        assert switched(lambda _: LOGGER.setLevel("INFO")) == [*range(1001, 2000)]
-    finally:
-        LOGGER.setLevel(logging.NOTSET)
-
-
-def test_site_that_is_turned_off_while_a_program_runs():
-    """`fx.sites` acts on running programs as well."""
-
-    def turn_off(title):
-        [site] = [line for line in known_sites.filters if line.title.startswith(title)]
-        fx.sites(f"{site.file}:{site.line}", effect="print").off()
-
-    seen = switched(turn_off)
-    assert seen == [*range(1001)]
-    fx.sites(__file__, effect="print").on()
-
-
-def test_every_that_is_set_while_a_program_runs():
-    """Of what comes afterwards one in so many is shown, by the count since the beginning."""
-    seen = switched(lambda _: fx.sites(__file__, function="*body").every(300))
-    assert seen == [*range(1001), 1200, 1500, 1800]
-    fx.sites(__file__, function="*body").every(1)
-
-
-def test_other_effects_keep_their_order_while_levels_change():
-    """A thread raises and lowers the level while a program runs: what is shown is in order, with all of what has
-    another logger."""
-    title, other = new_title(), new_title()
-
-    def body(i, c):
-        fx.print(f"{title} a{{}}", i)
-        fx.print(f"{other} b{{}}", i, logger="filters.always")
-        return c + jax.lax.cond(i % 500 == 0, lambda: fx.callback(lambda i: np.int32(i), INT, i), lambda: jnp.int32(0))
-
+@contextlib.contextmanager
+def _meanwhile(turn):
+    """Another thread that does something over and over."""
     over = threading.Event()
 
-    def turn():
+    def run():
         while not over.is_set():
-            LOGGER.setLevel("ERROR")
-            LOGGER.setLevel("INFO")
+            turn()
 
-    thread = threading.Thread(target=turn)
+    thread = threading.Thread(target=run)
     thread.start()
     try:
-        seen = texts_of(fx.jit(lambda: jax.lax.fori_loop(0, 3000, body, 0)))
+        yield
     finally:
         over.set()
         thread.join()
-        LOGGER.setLevel(logging.NOTSET)
-    assert [text for text in seen if text[0] == "b"] == [f"b{i}" for i in range(3000)]
-    keys = [(int(text[1:]), text[0]) for text in seen]
-    assert keys == sorted(set(keys))
 
 
-def test_levels_that_change_while_devices_run():
-    """In a region too the order stays whole, whatever is left out on each device."""
+TURNS = {
+    "levels": lambda: (LOGGER.setLevel("ERROR"), LOGGER.setLevel("INFO")),
+    "sites": lambda: fx.sites(__file__, function="*step").every(2).every(1),
+}
+
+
+@pytest.mark.parametrize("name", TURNS)
+@pytest.mark.parametrize(("devices", "steps"), [(1, 3000), (4, 500)])
+def test_other_effects_keep_their_order_while_filters_change(devices, steps, name):
+    """Another thread changes the filters of a program that runs: what is shown is in order, on each device, with all of
+    what another logger has, in so far as that is not changed."""
     title, other = new_title(), new_title()
 
     def body(x):
@@ -340,27 +257,18 @@ def test_levels_that_change_while_devices_run():
             fx.print(f"{title} {{}}", i)
             fx.print(f"{other} {{}}", i, logger="filters.always")
 
-        loop(500, step)
+        loop(steps, step)
         return x
 
-    f = fx.jit(jax.shard_map(body, mesh=mesh(), in_specs=P("d"), out_specs=P("d"), check_vma=False))
-    over = threading.Event()
-
-    def turn():
-        while not over.is_set():
-            fx.sites(__file__, function="*step").every(2).every(1)
-
-    f(jnp.arange(4))
-    fx.effects_barrier(timeout=120)
-    thread = threading.Thread(target=turn)
-    thread.start()
-    try:
-        with fx.capture(suppress=True) as records:
-            f(jnp.arange(4))
-    finally:
-        over.set()
-        thread.join()
-    kept = [(record.device, record.text) for record in records if record.fmt.startswith(other)]
-    assert len(kept) <= 4 * 500
+    f = body
+    if devices > 1:
+        f = jax.shard_map(body, mesh=mesh(), in_specs=P("d"), out_specs=P("d"), check_vma=False)
+    f, x = fx.jit(f), jnp.arange(4)
+    texts_of(f, x)
+    with level("INFO"), _meanwhile(TURNS[name]), fx.capture(suppress=True) as records:
+        f(x)
+    fx.sites(__file__, function="*step").every(1)
+    of_other = [record.device for record in records if record.fmt.startswith(other)]
+    assert len(of_other) == devices * steps if name == "levels" else len(of_other) <= devices * steps
     keys = [(int(record.args[0]), record.fmt.startswith(other), record.device) for record in records]
     assert keys == sorted(set(keys))
