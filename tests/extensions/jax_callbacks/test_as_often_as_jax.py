@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import itertools
 import re
 
 import jax
@@ -148,65 +147,6 @@ def test_as_often_as_in_jax(kind, nest, lines):
             jax.tree.map(np.testing.assert_array_equal, *results)
 
 
-def _count(wanted):
-    return collections.Counter(itertools.chain.from_iterable([line] * count for line, count in wanted.items()))
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_branches_that_some_lanes_take(kind, ordered, lines):
-    """An effect without operands from outside happens once if some lane takes its branch; others in these lanes. There
-    JAX maps an operand that is equal in all lanes as it maps the predicate."""
-
-    def nest(do, lane, same):
-        def taken(lane, same):
-            return jnp.int32(_all(do, lane, same))
-
-        def never(lane, same):
-            return jnp.int32(do("never") + do("never", lane))
-
-        return jax.lax.switch(jnp.minimum(lane, 1) + 0 * same, [lambda *_: jnp.int32(0), taken, never], lane, same)
-
-    ours = lines(lambda: fx.jit(_program(KINDS[kind], nest, ordered))(LANES, jnp.int32(1)))
-    by_lane = {"same 1": 2, "lane 1": 1, "lane 2": 1, "both 1 1": 1, "both 1 2": 1}
-    assert collections.Counter(ours) == _count({"none": 1, "const 5": 1, **by_lane})
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_loops_whose_lanes_end_one_by_one(kind, ordered, lines):
-    """An effect with equal operands in all lanes happens once in an iteration of some lane; others in these lanes."""
-
-    def nest(do, lane, same):
-        return jax.lax.while_loop(
-            lambda c: c[0] < lane, lambda c: (c[0] + 1, c[1] + _all(do, lane, same)), (0, jnp.int32(0))
-        )[0]
-
-    ours = lines(lambda: fx.jit(_program(KINDS[kind], nest, ordered))(LANES, jnp.int32(9)))
-    by_lane = {"lane 1": 1, "lane 2": 2, "both 9 1": 1, "both 9 2": 2}
-    assert collections.Counter(ours) == _count({"none": 2, "const 5": 2, "same 9": 2, **by_lane})
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-def test_branches_of_one_axis_and_operands_of_another(ordered, lines):
-    """The axes of two `vmap`s are looked at one by one."""
-
-    def nest(do, outer, inner):
-        return jax.lax.cond(outer > 0, lambda: jnp.int32(do("none")), lambda: jnp.int32(do("not")))
-
-    def beside(do, outer, inner):
-        def taken(x):
-            return jnp.int32(do("inner", x) + do("none"))
-
-        return jax.vmap(lambda inner: jax.lax.cond(outer > 0, taken, lambda x: x, inner))(jnp.arange(2))
-
-    for kind in KINDS.values():
-        both = jax.vmap(_program(kind, nest, ordered, (None, 0)), (0, None))
-        assert lines(lambda both=both: fx.jit(both)(LANES, LANES)) == ["not", "none"]
-        ours = lines(lambda kind=kind: fx.jit(_program(kind, beside, ordered))(LANES, jnp.int32(0)))
-        assert collections.Counter(ours) == _count({"inner 0": 2, "inner 1": 2, "none": 1})
-
-
 NESTED = {
     "cond": lambda do, turn, same: jax.lax.cond(turn, lambda: jnp.int32(_all(do, 8, same)), lambda: jnp.int32(0)),
     "cond of effects only": lambda do, turn, same: jax.lax.cond(
@@ -245,9 +185,3 @@ def test_results_do_not_differ_between_lanes(lines):
     jax.tree.map(np.testing.assert_array_equal, *by_jax)
     with pytest.raises(ValueError, match="out_axes"):
         run(fx.jit, lambda: fx.callback(_answer("asked"), I32))
-
-
-def test_ours_are_one_for_each_lane(lines):
-    """An effect of this library happens in every lane, whatever its operands are."""
-    f = fx.jit(jax.vmap(lambda x: (fx.print("same"), fx.callback(_say("called"), None), x)[2]))
-    assert lines(f, LANES) == ["same"] * 3 + ["called"] * 3

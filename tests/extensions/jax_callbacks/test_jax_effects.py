@@ -40,41 +40,6 @@ def _grad(f):
     return lambda x: jax.grad(lambda x: jnp.sum(f(x)))(x)
 
 
-def _custom_jvp(x):
-    f = jax.custom_jvp(lambda x: (show("primal {}", x), x * 2)[1])
-    f.defjvp(lambda primals, tangents: (f(*primals), tangents[0] * 2))
-    return jax.grad(f)(x)
-
-
-def _references(x):
-    ref = jax.new_ref(x)
-
-    def body(i, _):
-        ref[...] += 1
-        show("ref {}", ref[...])
-
-    jax.lax.fori_loop(0, 2, body, None)
-    return jax.freeze(ref)
-
-
-def _while(x):
-    def test(x):
-        show("test {}", x)
-        return x < 3
-
-    return jax.lax.while_loop(test, lambda x: (show("body {}", x), x + 1)[1], x)
-
-
-def _switch(x):
-    branches = [lambda x, k=k: (show("branch {}", k), x + k)[1] for k in range(3)]
-    return jax.lax.fori_loop(0, 4, lambda i, x: jax.lax.switch(i, branches, x), x)
-
-
-def _inner_jit(x):
-    inner = jax.jit(lambda x: (show("inner {}", x), x + 1)[1])
-    return inner(inner(x))
-
-
 PROGRAMS = {  # name -> (program, argument)
     "scalar": (lambda x: show("x = {}", x), X),
     "named": (lambda x: show("{b} {a}", a=x, b=x + 1), X),
@@ -107,24 +72,9 @@ PROGRAMS = {  # name -> (program, argument)
     "keys": (lambda x: show("{}", x), jax.random.split(jax.random.key(7), 2)),
     "partitioned": (lambda x: show("{}", x, partitioned=True), X),
     "loop": (_loop(lambda i, x: show("{}: {}", i, x)), X),
-    "scan": (lambda x: jax.lax.scan(lambda c, y: (c + y, show("{} {}", c, y)), x, jnp.arange(3.0))[0], X),
-    "while": (_while, X),
-    "cond": (
-        lambda x: jax.lax.cond(x > 0, lambda x: show("positive {}", x), lambda x: show("negative {}", x), x),
-        X,
-    ),
-    "switch": (_switch, jnp.int32(0)),
     "vmap": (jax.vmap(lambda x: show("lane {}", x)), ROW),
     "vmap of what is the same": (jax.vmap(lambda x: show("same")), ROW),
-    "vmap in a loop": (
-        lambda x: jax.lax.scan(lambda c, _: (c + 1, jax.vmap(lambda x: show("{}", x))(c)), x, None, 2),
-        ROW,
-    ),
     "grad": (_grad(lambda x: (show("{}", x), x**2)[1]), X),
-    "grad of scan": (_grad(lambda x: jax.lax.scan(lambda c, _: (c * x, show("{}", c)), x, None, 3)[0]), X),
-    "custom_jvp": (_custom_jvp, X),
-    "references": (_references, X),
-    "inner jit": (_inner_jit, X),
     "callback": (lambda x: jax.debug.callback(_say, x, 1, "text", None, k=[x, "s"], ordered=True), ROW),
     "callback under vmap": (jax.vmap(lambda x: jax.debug.callback(_say, x, ordered=True)), ROW),
     "io_callback": (lambda x: io_callback(_say, None, x, {"a": x}, k=x, ordered=True), ROW),

@@ -1,7 +1,5 @@
 """JAX's own callbacks over several devices: shards, `sharding=`, and regions."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -96,18 +94,6 @@ def test_sharding_is_refused_where_there_are_several_processes(monkeypatch):
             ).eval_shape(x),
             1.0,
         )
-
-
-def test_regions_and_regions_within(sharded, lines):
-    """In a `shard_map` each device has its effects, in order. Where they cannot be told apart, they are left to JAX."""
-    mesh = sharded.sharding.mesh
-    region = functools.partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
-    f = region(lambda x: (show("a {}", x), show("b {}", x), x)[2])
-    shards = ["[0. 1.]", "[2. 3.]", "[4. 5.]", "[6. 7.]"]
-    assert sorted(lines(fx.jit(f), sharded)) == sorted(f"{name} {shard}" for name in "ab" for shard in shards)
-    with fx.config.override(native=False):
-        g = fx.jit(region(lambda x: (show("c {}", x), x)[1]))
-        assert sorted(lines(g, sharded)) == [f"c {shard}" for shard in shards]
 
 
 @pytest.mark.filterwarnings("ignore:.*(core_map|create_tensorcore_mesh) is deprecated:DeprecationWarning")
