@@ -42,7 +42,6 @@ from effects.dispatch.runtime.streams import Streams as Streams
 from effects.extensions.custom_calls.api import Attributes as Attributes
 from effects.extensions.handlers import jsonl as jsonl
 from effects.extensions.handlers import list as list_handler
-from effects.extensions.jax_callbacks import conversion
 from effects.extensions.progress.bars import Bar as Bar
 from effects.extensions.progress.bars import Bars as Bars
 from effects.extensions.progress.bars import bars as bars
@@ -53,4 +52,3 @@ from effects.lowering.sites import known_sites as known_sites
 from effects.lowering.tokens import find_rule as find_rule
 
 _cli, handler_of_lists, wire = cli, list_handler, _wire
-jax_callbacks = conversion

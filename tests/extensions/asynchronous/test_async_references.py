@@ -304,22 +304,11 @@ def test_copy_of_a_part():
     np.testing.assert_array_equal(f(jnp.array([[1.0, 2.0], [3.0, 5.0]])), [1 + 3 + 3, 2 + 5 + 5])
 
 
-@pytest.mark.parametrize("carried", [False, True], ids=["in turns", "carried"])
-def test_slots_of_a_buffer(carried):
-    """A slot is sent as a value, while the other is read, and what comes is written to the other, in a loop too."""
+def test_slots_of_a_buffer():
+    """A slot is sent as a value, while it is read, and what comes is written to the other, by a future that a loop
+    carries."""
 
-    def in_turns(x):
-        buffer = jax.new_ref(jnp.stack([x, jnp.zeros_like(x)]))
-
-        def turn(i, total):
-            future = fx.ppermute_start(buffer[i % 2], "ring", PERMUTATION)
-            total = total + buffer[i % 2] ** 2
-            buffer[(i + 1) % 2] = fx.async_done(future)
-            return total
-
-        return jax.lax.fori_loop(0, 4, turn, jnp.zeros_like(x))
-
-    def in_flight(x):
+    def program(x):
         buffer = jax.new_ref(jnp.stack([x, jnp.zeros_like(x)]))
 
         def turn(i, carry):
@@ -333,37 +322,36 @@ def test_slots_of_a_buffer(carried):
         fx.async_done(future)
         return total
 
-    program = in_flight if carried else in_turns
     np.testing.assert_allclose(fx.jit(_on_ring(program))(X), jax.jit(_on_ring(_in_turns_values))(X), rtol=1e-5)
 
 
 def test_what_is_read_in_between_is_used_in_between():
     """XLA does not move what is computed of a reference ahead of the start."""
 
-    @fx.jit
-    def f(x):
-        ref = jax.new_ref(x)
-        future = fx.async_start(jnp.cos, x)
+    def between(ref, x, done):
         y = jnp.sin(ref[...])
-        return y, fx.async_done(future)
+        return y, done()
 
-    _check_that_the_sine_is_between(f)
+    _check_that_the_sine_is_between(between)
 
 
 def test_what_is_written_in_between_is_computed_in_between():
     """XLA does not move what a reference is to hold behind the done."""
 
+    def between(ref, x, done):
+        ref[...] = jnp.sin(x)
+        return done() + ref[...]
+
+    _check_that_the_sine_is_between(between)
+
+
+def _check_that_the_sine_is_between(between):
     @fx.jit
     def f(x):
         ref = jax.new_ref(x)
         future = fx.async_start(jnp.cos, x)
-        ref[...] = jnp.sin(x)
-        return fx.async_done(future) + ref[...]
+        return between(ref, x, lambda: fx.async_done(future))
 
-    _check_that_the_sine_is_between(f)
-
-
-def _check_that_the_sine_is_between(f):
     entry = f.lower(jnp.ones(1000)).compile().as_text().partition("ENTRY ")[2]
-    start, between, done = (entry.index(text) for text in ("effects_keep", "jit(f)/sin", "effects_take"))
-    assert start < between < done
+    start, sine, done = (entry.index(text) for text in ("effects_keep", "jit(f)/sin", "effects_take"))
+    assert start < sine < done

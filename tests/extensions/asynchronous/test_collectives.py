@@ -172,6 +172,31 @@ def test_with_types_that_say_what_varies(program):
     np.testing.assert_allclose(fx.jit(ours)(X), jax.jit(theirs)(X), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["permute", "psum", "gather", "all_to_all", "scatter"])
+def test_program_has_both_ends(name):
+    """As it is lowered, and as `fx.inspect` shows it; explicit shardings and the values of the synchronous ones."""
+    kinds = {"permute": "ppermute", "gather": "all_gather", "scatter": "psum_scatter"}
+    mesh = jax.make_mesh((N,), ("i",), axis_types=(jax.sharding.AxisType.Explicit,))
+
+    def region(c):
+        def f(x):
+            future = getattr(c, name)(*((x, 0, 0) if name == "all_to_all" else (x,)), **options)
+            return c.done(future), jnp.sin(x)
+
+        return jax.shard_map(f, out_specs=P("i"))
+
+    options = {} if name in ("permute", "psum") else {"tiled": True}
+    with jax.set_mesh(mesh):
+        x = jax.device_put(jnp.arange(16.0 * N).reshape(4 * N, 4), P("i"))
+        for one, other in zip(fx.jit(region(Pair()))(x), jax.jit(region(Sync()))(x), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+            assert one.sharding == other.sharding
+        text, shown = fx.jit(region(Pair())).lower(x).as_text(), str(fx.inspect(region(Pair()))(x))
+    assert 0 < text.index("effects_post") < text.index("effects_take")
+    kind = kinds.get(name, name)
+    assert 0 <= shown.index(f"{kind}-start") < shown.index(f"{kind}-done")
+
+
 def test_values_in_between_that_are_explicitly_sharded():
     """What stands between a start and its done comes after the start, also where no device has a whole array."""
     mesh = jax.make_mesh((2, 2), ("x", "y"), axis_types=2 * (jax.sharding.AxisType.Explicit,))

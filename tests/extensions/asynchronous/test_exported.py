@@ -83,14 +83,6 @@ def test_exported_program_runs_here_and_elsewhere(program, lines):
     assert done.stdout.splitlines() == [*expected, str(results[0])], done.stderr
 
 
-@pytest.mark.parametrize("program", [values, function])
-def test_programs_are_refused_where_there_are_no_handlers(program):
-    """With a message, and not by XLA, which knows no such target there."""
-    exported = fx.export(fx.jit(program))(jnp.float32(2))
-    with fx.config.override(native=False), pytest.raises(NotImplementedError, match="there are no native handlers"):
-        exported.call(jnp.float32(2))
-
-
 @pytest.mark.parametrize("spec", [jax.P(), jax.P("x")], ids=["replicated", "sharded"])
 def test_statements_between_over_devices(spec, lines):
     """What stands between start and done is tied to them, in a program that XLA distributes over devices."""

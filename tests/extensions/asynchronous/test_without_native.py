@@ -96,17 +96,6 @@ def test_callbacks_are_refused():
         fx.jit(lambda: fx.async_done(fx.async_callback(lambda: 1, jax.ShapeDtypeStruct((), "int32"))))()
 
 
-def test_regions_with_effects_of_the_hosts_are_refused():
-    """As ever."""
-
-    def body(x):
-        fx.print("{}", x)
-        return overlap(Pair(), x)
-
-    with pytest.raises(fx.MissingTokenRule, match="without the native module"):
-        fx.jit(_in_region(body))(X)
-
-
 def test_regions_for_other_platforms():
     """The collective is JAX's, and no handler is called."""
     mesh = jax.sharding.AbstractMesh((4,), ("i",))

@@ -31,7 +31,6 @@ I32 = jnp.int32
 ONE = jax.ShapeDtypeStruct((), I32)
 OTHER = fx.register_effect(fx.Effect("step of another custom call", kind="device"))
 _GATES = itertools.count(1 << 40)  # of gates that no fixture of another file has
-JAX_FAILED = Exception  # what JAX raises where a result is looked at of a program that has failed
 
 
 def note(x, effect=STEP):
@@ -140,18 +139,6 @@ def test_call_that_waits_raises_and_is_not_made(gates, opens, seen):
     barrier()
 
 
-def test_call_that_waits_is_made_where_barriers_raise(gates, opens, seen):
-    gate = gates()
-    failing(gate)(jnp.int32(2))
-    with fx.config.override(errors="barrier"):
-        with opens(gate):
-            assert notes(jnp.int32(1)) == 1
-        with pytest.raises(fx.CustomCallError, match="The value is 2"):
-            barrier()
-    assert values(seen()) == [1]
-    barrier()
-
-
 def test_interrupt_ends_the_wait_of_a_call(gates, waits, seen):
     """The call is not made, and nothing is left for which the next one waits."""
     gate = gates()
@@ -198,36 +185,6 @@ def test_threads_of_one_order_wait_for_each_other(gates, opens, seen):
         assert values(seen()) == [1, 2]
 
 
-def test_next_call_raises_and_is_not_made(gates, seen):
-    gate = gates()
-    failed = failing(gate)(jnp.int32(2))
-    gate.open()
-    with pytest.raises(JAX_FAILED, match="The value is 2"):
-        failed.block_until_ready()
-    for _, _, output_token in runtime.streams.current().unpolled.values():  # it may come a moment later
-        with pytest.raises(JAX_FAILED, match="The value is 2"):
-            output_token.block_until_ready()
-    with pytest.raises(fx.CustomCallError, match="The value is 2") as caught:
-        notes(jnp.int32(1))
-    assert "raised by this call of `notes`, which was not made" in caught.value.__notes__[-1]
-    assert notes(jnp.int32(3)) == 3
-    assert values(seen()) == [3]
-
-
-def test_each_failure_is_raised_once(gates):
-    gate, failures = gates(), []
-    fails = failing(gate)
-    gate.open()
-    with fx.config.override(errors="barrier"):
-        for call in (*[lambda: fails(jnp.int32(2))] * 3, barrier):
-            try:
-                call()
-            except fx.CustomCallError as error:
-                failures += error.failures
-    assert [type(error) for error in failures] == [fx.CustomCallError] * 3
-    barrier()
-
-
 def test_program_that_failed_for_want_of_operands_says_nothing_more(gates, opens, seen):
     """What a failed program would have given is an operand of the next one: its handlers do not come."""
     gate = gates()
@@ -246,14 +203,6 @@ def test_what_was_settled_is_not_kept():
         notes(jnp.int32(i))
     barrier()
     assert runtime.streams.current().unpolled == {}
-
-
-def test_sync_waits(gates, monkeypatch):
-    gate = gates()
-    gate.open()
-    monkeypatch.setattr(fx.config, "sync", True)
-    with pytest.raises(fx.CustomCallError, match="The value is 2"):
-        failing(gate)(jnp.int32(2))
 
 
 def test_other_domains_do_not_wait(gates, seen):

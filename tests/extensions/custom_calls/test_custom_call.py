@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 
 import jax
 import jax.numpy as jnp
@@ -139,12 +138,10 @@ def test_vmap(method):
 
 
 def test_effect_under_vmap_is_for_every_lane(seen):
-    fx.jit(jax.vmap(lambda x: fx.custom_call("test.note", ONE, x, effect=STEP, vmap_method="sequential")))(
-        jnp.arange(5, dtype=I32)
-    )
-    assert seen() == [0, 1, 2, 3, 4]
-    twice = jax.vmap(jax.vmap(lambda x: fx.custom_call("test.note", ONE, x, effect=STEP, vmap_method="sequential")))
-    assert fx.jit(twice)(jnp.arange(6, dtype=I32).reshape(2, 3)).tolist() == [[0, 1, 2], [3, 4, 5]]
+    """Of lanes of lanes, and where no operand has a lane."""
+    note = lambda x: fx.custom_call("test.note", ONE, x, effect=STEP, vmap_method="sequential")  # noqa: E731
+    twice = fx.jit(jax.vmap(jax.vmap(note)))
+    assert twice(jnp.arange(6, dtype=I32).reshape(2, 3)).tolist() == [[0, 1, 2], [3, 4, 5]]
     assert seen() == [0, 1, 2, 3, 4, 5]
     once = lambda _: fx.custom_call("test.note_attribute", (), value=7, effect=STEP, vmap_method="sequential")  # noqa: E731
     fx.jit(jax.vmap(once))(jnp.arange(3))
@@ -162,23 +159,7 @@ def test_derivatives():
     assert fx.jit(jax.grad(with_derivative))(1.0) == 10
 
 
-def test_control_flow_keeps_calls_in_order(seen):
-    """Loops, branches, nested functions, checkpoints, and a loop that carries all that the call gives."""
-
-    def note(x):
-        return fx.custom_call("test.note", ONE, x, effect=STEP)
-
-    def f(n):
-        x = lax.fori_loop(0, n, lambda i, x: x + 0 * note(i), 0)
-        x = lax.scan(
-            lambda x, i: (lax.cond(i % 2 == 0, lambda i: note(10 + i), lambda i: i, i), None), x, jnp.arange(4)
-        )
-        x = jax.jit(lambda x: note(x[0] + 20))(x)
-        return jax.checkpoint(lambda x: note(x + 1))(lax.while_loop(lambda x: x < 25, lambda x: note(x + 1), x))
-
-    assert fx.jit(f)(2) == 26
-    assert seen() == [0, 1, 10, 12, 23, 24, 25, 26]
-
+def test_loop_carries_all_that_a_call_gives():
     step = lambda s: fx.custom_call("test.sizes", (jax.ShapeDtypeStruct((2,), I32), ONE), *s)  # noqa: E731
     sizes, _ = fx.jit(lambda: lax.while_loop(lambda s: s[0][0] < 8, step, (jnp.zeros(2, I32), jnp.int32(0))))()
     assert sizes.tolist() == [8, 4]
@@ -251,24 +232,6 @@ def test_ten_thousand_calls_come_in_program_order(seen):
         expected += range(len(expected), len(expected) + 10)
     assert len(expected) > 10_000
     assert seen() == expected
-
-
-def test_threads_have_orders_of_their_own(seen):
-    note = fx.jit(lambda x: fx.custom_call("test.note", ONE, x, effect=STEP))
-
-    def run(thread):
-        for i in range(200):
-            note(jax.device_put(jnp.int32(1000 * thread + i), jax.devices()[thread % 4]))
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    all_seen = seen()
-    assert len(all_seen) == 800
-    for n in range(4):
-        assert [x for x in all_seen if x // 1000 == n] == [1000 * n + i for i in range(200)]
 
 
 def test_order_is_the_effects_doing(seen):

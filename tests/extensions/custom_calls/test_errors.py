@@ -95,20 +95,6 @@ def test_error_comes_behind_the_lines_ahead_of_it(sync, capsys):
             assert capsys.readouterr().out == "ahead 2\n"
 
 
-def test_effects_before_an_error_are_shown(lines):
-    def f(x):
-        for i in range(3):
-            fx.print("{}", i)
-            x = fx.custom_call("test.fail_at", ONE, x, at=1, effect="print")
-
-    def run():
-        with pytest.raises(fx.CustomCallError):
-            fx.jit(f)(0)
-            fx.effects_barrier(timeout=120)
-
-    assert lines(run) == ["0", "1"]
-
-
 @pytest.mark.parametrize("effect", [None, STEP])
 def test_exception_of_a_handler(effect):
     f = fx.jit(lambda x: fx.custom_call("test.throws", ONE, x, effect=effect))

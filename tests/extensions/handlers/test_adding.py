@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 
@@ -77,34 +78,24 @@ def test_handler_gets_the_effects_it_is_for(effects, expected, many):
 
 
 def test_one_handler_may_be_added_twice():
-    """Each adding counts, and each is removed by what it returned."""
+    """Each adding counts, and each is removed by what it returned, or the one that was added last by the handler."""
     seen = []
-    first, second = fx.add_handler(seen.append, "log"), fx.add_handler(seen.append, "log")
-    program = fx.jit(_step)
+    handler = seen.append
+    first, _ = fx.add_handler(handler, "log"), fx.add_handler(handler)
+    program = fx.jit(lambda x: (_step(x), fx.callback(_take, None, x)))
     program(1)
     fx.remove_handler(first)
     program(2)
-    fx.remove_handler(second)
+    fx.add_handler(handler, "log")
+    fx.remove_handler(handler)
     program(3)
+    fx.remove_handler(handler)
+    program(4)
     fx.effects_barrier(timeout=120)
-    assert [int(record.fields["x"]) for record in seen] == [1, 1, 2]
-
-
-def test_handler_is_closed_when_it_is_removed():
-    """`close` is called once, after the last record."""
-    events = []
-
-    class Closing:
-        def handle(self, record):
-            events.append(record.event)
-
-        def close(self):
-            events.append("closed")
-
-    token = fx.add_handler(Closing())
-    fx.jit(_step)(1)
-    fx.remove_handler(token)
-    assert events == ["step", "closed"]
+    assert [record.effect for record in seen] == ["log", "log", "callback", *["log", "callback"] * 2]
+    for wrong in (first, handler, print, None):
+        with pytest.raises(ValueError, match=r"was not added, or was removed already\. A handler is removed once"):
+            fx.remove_handler(wrong)
 
 
 def test_handlers_that_are_still_there_are_closed_when_the_process_ends(tmp_path):
@@ -121,72 +112,19 @@ fx.jit(lambda: jax.lax.fori_loop(0, 10000, lambda i, _: fx.log("step", i=i), Non
     assert [int(row["i"]) for row in read_csv(tmp_path / "CsvHandler")] == list(range(10000))
 
 
-@pytest.mark.parametrize("many", [False, True])
-def test_handler_that_raises_is_reported_once(many):
-    """Its first error is raised at the barrier with its cause; it and the others get all records that follow."""
-    seen, others = [], []
-
-    class Raising:
-        def handle(self, record):
-            self.handle_many([record])
-
-        def handle_many(self, records):
-            seen.extend(int(record.fields["x"]) for record in records)
-            raise KeyError("wrong")
-
-    handler = Raising()
-    raising = fx.add_handler(handler if many else handler.handle, "log")
-    after = fx.add_handler(lambda record: others.append(int(record.fields["x"])), "log")
-    program = fx.jit(lambda x: jax.lax.fori_loop(0, 3, lambda i, _: _step(x + i), None))
-    program(0)
-    with pytest.raises(fx.EffectError, match="handler .*Raising.* raised KeyError.*reported once") as caught:
-        fx.effects_barrier(timeout=120)
-    assert isinstance(caught.value.__cause__, KeyError)
-    program(10)
-    fx.effects_barrier(timeout=120)
-    fx.remove_handler(raising)
-    fx.remove_handler(after)
-    assert seen == others == [0, 1, 2, 10, 11, 12]
-
-
-def test_handler_may_use_effects_itself():
-    """A handler may call jitted functions that log; what they log comes to handlers too, without end or hang."""
-    seen = []
-    nested = fx.jit(lambda x: fx.log("nested", x=x))
-
-    def handler(record):
-        seen.append((record.event, int(record.fields["x"])))
-        if record.event == "step":
-            nested(record.fields["x"] + 10)
-
-    token = fx.add_handler(handler, "log")
-    fx.jit(_step)(1)
-    fx.effects_barrier(timeout=120)  # for the handler, and then for what the handler issued
-    fx.effects_barrier(timeout=120, all_threads=True)
-    fx.remove_handler(token)
-    assert seen == [("step", 1), ("nested", 11)]
-
-
-@pytest.mark.parametrize("handler", [3, None, "file", object()])
-def test_handler_without_the_needed_method_is_refused(handler):
-    """What can neither be called nor has a method `handle` is an error when it is added."""
-    with pytest.raises(TypeError, match=r"no method `handle` and cannot be called\. .* `handle\(record\)`"):
-        fx.add_handler(handler)
-
-
-def test_handler_of_an_unknown_effect_is_refused():
-    """A handler for an effect that does not exist is an error that names those that do."""
-    with pytest.raises(ValueError, match="'nothing' is not a registered effect.*log"):
-        fx.add_handler(print, "nothing")
-
-
-def test_handler_is_removed_once():
-    """Removing what is not there is an error that says what to pass."""
-    token = fx.add_handler(print)
-    fx.remove_handler(token)
-    for wrong in (token, print, None):
-        with pytest.raises(ValueError, match=r"was not added, or was removed already\. A handler is removed once"):
-            fx.remove_handler(wrong)
+@pytest.mark.parametrize(
+    ("handler", "effects", "error", "said"),
+    [
+        *((each, None, TypeError, r"no method `handle` and cannot be called\. .* `handle\(record\)`")
+          for each in (3, None, "file", object())),
+        (fx.ListHandler, None, TypeError, r"the class `ListHandler`.*Write `fx.add_handler\(ListHandler"),
+        (print, "nothing", ValueError, "'nothing' is not a registered effect.*log"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_added_is_refused(handler, effects, error, said):
+    """What can neither be called nor has a method `handle`, a class of handlers, and an effect that does not exist."""
+    with pytest.raises(error, match=said):
+        fx.add_handler(handler, effects)
 
 
 # What a handler may do
@@ -203,84 +141,81 @@ def _captures(x):
     assert [record.event for record in records] == ["nested"]
 
 
-@pytest.mark.parametrize("via", ["handler", "logging"])
-@pytest.mark.parametrize("use", [_waits, _calls, _captures], ids=["waits", "calls", "captures"])
-def test_handler_may_use_effects(use, via):
-    """A handler, ours or one of Python's logging, may call programs with effects, and wait for them."""
-    seen = []
-
-    def handle(x):
-        if x < 10:
-            seen.append(x)
-            use(jnp.float32(x + 10))
-
-    class PythonHandler(logging.Handler):
-        def emit(self, record):
-            handle(float(record.x))
-
-    logger, python_handler = logging.getLogger("effects"), PythonHandler()
-    program = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: fx.log("outer", x=i.astype(jnp.float32)), None))
+@contextlib.contextmanager
+def _added(handle, via):
+    """A function gets what is logged, as a handler of ours or of Python's logging."""
     if via == "handler":
-        token = fx.add_handler(lambda record: handle(float(record.fields["x"])), effects="log")
-    else:
-        before = logger.level
-        logger.addHandler(python_handler)
-        logger.setLevel(logging.INFO)
+        with fx.add_handler(handle, effects="log"):
+            yield
+        return
+    logger, handler = logging.getLogger("effects"), logging.Handler()
+    before, handler.emit = logger.level, lambda record: handle(record.effects_record)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     try:
-        program(5)
-        fx.effects_barrier(timeout=60)
+        yield
     finally:
-        if via == "handler":
-            fx.remove_handler(token)
-        else:
-            logger.removeHandler(python_handler)
-            logger.setLevel(before)
-    assert seen == [0, 1, 2, 3, 4]
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
-def test_barrier_waits_for_what_a_handler_issues(lines):
-    """What a handler prints through a program of its own is out when the barrier returns."""
-    inner = fx.jit(lambda x: fx.print("nested {}", x))
-    token = fx.add_handler(lambda record: inner(record.fields["x"]), effects="log")
-    try:
-        assert lines(fx.jit(lambda x: fx.log("outer", x=x)), 1) == ["nested 1"]
-    finally:
-        fx.remove_handler(token)
+@pytest.mark.parametrize("via", ["handler", "logging"])
+@pytest.mark.parametrize("use", [_logs, _waits, _calls, _captures], ids=["logs", "waits", "calls", "captures"])
+def test_handler_may_use_effects(use, via, lines):
+    """A handler, ours or one of Python's logging, may call programs with effects, and wait for them. The barrier waits
+    for what these print; what they log comes to the handler, too, without end or hang."""
+    seen = []
+    prints = fx.jit(lambda x: fx.print("{}", x))
+
+    def handle(record):
+        x = float(record.fields["x"])
+        seen.append(x)
+        if x < 10:
+            use(jnp.float32(x + 10))
+            prints(x)
+
+    program = fx.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, _: _step(i.astype(jnp.float32)), None))
+    with _added(handle, via):
+        shown = lines(program, 5)
+    assert [x for x in seen if x < 10] == [0, 1, 2, 3, 4]
+    gets_nested = use is _logs or (use is _captures and via == "handler")
+    assert [x for x in seen if x >= 10] == [10, 11, 12, 13, 14] * gets_nested
+    assert shown == [str(x) for x in seen if x < 10]
 
 
+@pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
-def test_handler_that_fails_however_stops_nothing(error, lines):
-    """What a handler raises keeps no record from the others, nor from the output; nor does one that cannot be shown."""
+def test_handler_that_raises_is_reported_once(error, many, lines):
+    """Its first error, whatever it is, is raised at the barrier with its cause. It, the others and the output get all
+    records, also if it cannot be shown itself."""
+    seen, others = [], []
 
-    class Bad:
+    class One:
         def __repr__(self):
             raise error
 
         def handle(self, record):
-            raise error
+            seen.append(record.effect)
+            raise error("wrong")
 
-    def program(x):
-        fx.print("{}", x)
-        fx.log("event", x=x)
-        fx.callback(lambda x: None, None, x)
+    class Many(One):
+        def handle_many(self, records):
+            seen.extend(record.effect for record in records)
+            raise error("wrong")
 
-    program = fx.jit(program)
-    seen = []
-    tokens = [fx.add_handler(Bad()), fx.add_handler(lambda record: seen.append(record.effect))]
-    try:
-        with pytest.raises(fx.EffectError) as info:
-            lines(program, 1)
-    finally:
-        for token in tokens:
-            fx.remove_handler(token)
-    assert type(info.value.__cause__) is error
-    assert seen == ["print", "log", "callback"]
+    def turn(i, _):
+        fx.print("{}", i)
+        fx.log("event", x=i)
+        fx.callback(_take, None, i)
 
-
-def test_class_is_no_handler():
-    """A class makes handlers and is none; the message says how."""
-    with pytest.raises(TypeError, match=r"the class `ListHandler`.*Write `fx.add_handler\(ListHandler"):
-        fx.add_handler(fx.ListHandler)
+    program, handler = fx.jit(lambda n: jax.lax.fori_loop(0, n, turn, None)), Many() if many else One()
+    said = f"handler .*{type(handler).__name__}.* raised {error.__name__}.*reported once"
+    with fx.add_handler(handler), fx.add_handler(lambda record: others.append(record.effect)):
+        with pytest.raises(fx.EffectError, match=said) as caught:
+            lines(program, 3)
+        assert str(caught.value.__cause__) == "wrong" and type(caught.value.__cause__) is error
+        assert lines(program, 2) == ["0", "1"]
+    assert seen == others == ["print", "log", "callback"] * 5
 
 
 class _Waits:
@@ -301,14 +236,13 @@ class _Waits:
 
 def test_handler_is_closed_when_other_threads_have_given_it_their_records():
     """`remove_handler` waits for records of other threads' programs that the handler is just getting; no more come."""
-    handler, called, go_on = _Waits(), threading.Event(), threading.Event()
-    added = fx.add_handler(handler, "log")
-    f = fx.jit(_step)
+    handler, go_on, f = _Waits(), threading.Event(), fx.jit(_step)
     f(jnp.int32(0))
+    fx.effects_barrier(timeout=60)
+    added = fx.add_handler(handler, "log")
 
     def of_another_thread():
         f(jnp.int32(1))
-        called.set()
         go_on.wait(60)  # it lives, so that no other thread's barrier waits for its effects
         f(jnp.int32(2))
         fx.effects_barrier(timeout=60)
@@ -318,15 +252,9 @@ def test_handler_is_closed_when_other_threads_have_given_it_their_records():
             pass
         handler.go_on.set()
 
-    handler.go_on.set()
-    fx.effects_barrier(timeout=60)
-    handler.seen.clear()
-    handler.inside.clear()
-    handler.go_on.clear()
     threads = [threading.Thread(target=run) for run in (of_another_thread, let_go_on)]
     for thread in threads:
         thread.start()
-    called.wait(60)
     assert handler.inside.wait(60)
     fx.remove_handler(added)
     assert handler.seen == ["begins", "ends", "closed"]
@@ -378,17 +306,3 @@ def test_handler_for_the_time_of_a_block():
     program(4)
     fx.effects_barrier(timeout=120)
     assert (seen, closed) == ([1, 3], [True] * 3)
-
-
-def test_handler_is_removed_by_itself():
-    """The one that was added last, if it was added several times."""
-    seen = []
-    handler = seen.append
-    fx.add_handler(handler, effects="log")
-    fx.add_handler(handler)
-    fx.remove_handler(handler)
-    fx.jit(lambda x: (fx.log("step", x=x), fx.callback(_take, None, x)))(1)
-    fx.remove_handler(handler)
-    assert [record.effect for record in seen] == ["log"]
-    with pytest.raises(ValueError, match="was not added, or was removed already"):
-        fx.remove_handler(handler)

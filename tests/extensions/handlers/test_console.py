@@ -13,10 +13,6 @@ from rich.console import Console
 import effects as fx
 
 
-def _console():
-    return Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=40)
-
-
 def test_console_shows_a_line_for_each_record(handled):
     """Level, event, fields and place are on one line, however narrow the console; what looks like markup is text."""
 
@@ -38,13 +34,8 @@ def test_console_shows_a_line_for_each_record(handled):
 
 def test_console_colours_levels(handled):
     """Levels differ in colour."""
-    console = _console()
-
-    def program():
-        fx.log("fine", level=logging.INFO)
-        fx.log("bad", level=logging.ERROR)
-
-    handled(fx.ConsoleHandler(console), fx.jit(program))
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=40)
+    handled(fx.ConsoleHandler(console), fx.jit(lambda: (fx.log("fine", level="info"), fx.log("bad", level="error"))))
     fine, bad = console.file.getvalue().splitlines()
     assert fine.startswith("\x1b[34mINFO") and bad.startswith("\x1b[1;31mERROR")
 

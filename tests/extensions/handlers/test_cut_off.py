@@ -47,14 +47,17 @@ def _read(make, path):
     return records
 
 
-@pytest.mark.parametrize("left", ["", "a line", '{"a":', '{"a": 1}'])
+@pytest.mark.parametrize("left", [None, "", "a line", '{"a":', '{"a": 1}'])
 def test_last_line_stays(left, handled, tmp_path):
-    """Whoever has written it, it gets its line's end."""
+    """Whoever has written it, it gets its line's end. The file need not be there."""
     path = tmp_path / "run.jsonl"
-    path.write_text("another line\n" + left)
-    handled(fx.JsonLinesHandler(path, append=True), _first, 1)
-    *before, added = path.read_text().splitlines()
-    assert before == ["another line", left][: 1 + bool(left)] and json.loads(added)["fields"]["x"] == 1
+    if left is not None:
+        path.write_text(f"another line\n{left}")
+    for x in (1, 2):
+        handled(fx.JsonLinesHandler(path, append=True), _first, x)
+    *before, first, second = path.read_text().splitlines()
+    assert before == ([] if left is None else f"another line\n{left}".splitlines())
+    assert [json.loads(added)["fields"]["x"] for added in (first, second)] == [1, 2]
 
 
 _HEAD = "event,level,time,device,lane,x,fields"
@@ -74,7 +77,7 @@ def test_table_without_an_end_of_its_last_line_is_added_to(rows, end_of_line, ha
     assert same == before and added["x"] == "3"
 
 
-@pytest.mark.parametrize("text", ["a,b", "a,b\n1,2", "event,level\n", "event,le", "événement"])
+@pytest.mark.parametrize("text", ["a,b", "a,b\n1,2\n", "event,level\n", "event,le", "événement"])
 def test_file_that_is_no_such_table_is_left_alone(text, tmp_path):
     """It is not taken for the beginning of one."""
     path = tmp_path / "run.csv"

@@ -150,14 +150,18 @@ OF_PYTHON = 5  # so many of the last
 
 @pytest.mark.parametrize("options", [{}, {"precision": 2, "linewidth": 20}, {"nanstr": 'a"b'}], ids=["", "few", "nan"])
 @pytest.mark.parametrize("number", range(len(FORMATS)), ids=[fmt for fmt, _ in FORMATS])
-def test_texts_in_json(number, options, tmp_path):
+def test_texts(number, options, tmp_path):
+    """What is written of prints, and what native code shows of them."""
     fmt, args = FORMATS[number]
     values = args or (ONE,), {}
-    row = site_of(values, PRINT, Line(fmt)), values
+    site = site_of(values, PRINT, Line(fmt))
     with np.printoptions(**options):
         is_native = number < len(FORMATS) - OF_PYTHON and print_options(np.get_printoptions()) is not None
-        lines = check([row] * 2, tmp_path, is_native)
-    assert lines
+        assert check([(site, values)] * 2, tmp_path, is_native)
+        records = Records(record_of(site, values, (7 << 12, 3, 0, 0)), 1, lambda _: site)
+        rows = NativeRows(plan_of_line).of(records)
+        assert (rows is not None) == is_native
+        assert rows is None or rows[0].decode() == f"{records[0].text}\n"
 
 
 def test_several_sites(tmp_path):
@@ -201,18 +205,6 @@ def test_lanes(dtype, differs, is_masked, tmp_path):
             rows.append((site, values, (random.integers(2, size=sizes) > 0,) * is_masked))
     expected = check(rows, tmp_path)
     assert is_masked or expected.count(b"\n") == 48
-
-
-@pytest.mark.parametrize("number", range(len(FORMATS)), ids=[fmt for fmt, _ in FORMATS])
-def test_texts(number):
-    """What native code shows of prints, and of events without configuration."""
-    fmt, args = FORMATS[number]
-    values = args or (ONE,), {}
-    site = site_of(values, PRINT, Line(fmt))
-    records = Records(record_of(site, values, (7 << 12, 3, 0, 0)), 1, lambda _: site)
-    rows = NativeRows(plan_of_line).of(records)
-    assert (rows is not None) == (number < len(FORMATS) - OF_PYTHON)
-    assert rows is None or rows[0].decode() == f"{records[0].text}\n"
 
 
 def test_programs(tmp_path):

@@ -15,39 +15,6 @@ from tests.extensions.handlers.common import loop, read_csv
 pytestmark = pytest.mark.slow
 
 
-class Meanwhile:
-    """Another thread, which runs something while the calling one stands in the middle of its work.
-
-    `lock` takes the place of the lock that keeps the other thread out: the calling one goes on as soon as the other
-    has asked for it, or has run.
-    """
-
-    def __init__(self, run: Callable[[], object]):
-        self._run = run
-        self._waits_or_is_over = threading.Event()
-        self._thread = threading.Thread(target=self._body)
-        self.lock = threading.Lock()
-
-    def _body(self) -> None:
-        self._run()
-        self._waits_or_is_over.set()
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is self._thread:
-            self._waits_or_is_over.set()
-        self.lock.acquire()
-
-    def __exit__(self, *exception: object) -> None:
-        self.lock.release()
-
-    def begin(self) -> None:
-        self._thread.start()
-        assert self._waits_or_is_over.wait(60)
-
-    def join(self) -> None:
-        self._thread.join()
-
-
 def _records(n: int) -> list[fx.Record]:
     with fx.capture() as records:
         loop(lambda i: fx.log("step", i=i), n)()
@@ -78,23 +45,33 @@ def test_csv_names_its_columns_first(tmp_path):
 
 
 def test_lines_that_are_written_in_pieces_are_whole(tmp_path):
-    """The system takes a part of a line, and another thread has a line of its own."""
+    """The system takes a part of a line, and another thread, which has a line of its own, asks for the file."""
     path = tmp_path / "run.jsonl"
     handler = fx.JsonLinesHandler(path)
     first, second = _records(2)
-    meanwhile = Meanwhile(lambda: handler.handle(second))
-    lines = handler._file
+    lines, lock, asks_or_is_over = handler._file, threading.Lock(), threading.Event()
     file = lines._file
+    other = threading.Thread(target=lambda: (handler.handle(second), asks_or_is_over.set()))
+
+    class Lock:
+        def __enter__(self) -> None:
+            if threading.current_thread() is other:
+                asks_or_is_over.set()
+            lock.acquire()
+
+        def __exit__(self, *exception: object) -> None:
+            lock.release()
 
     class InPieces:
         def write(self, data: bytes) -> int:
             lines._file = file
             written = file.write(data[:10])
-            meanwhile.begin()
+            other.start()
+            assert asks_or_is_over.wait(60)
             return written
 
-    lines._file, lines._lock = InPieces(), meanwhile
+    lines._file, lines._lock = InPieces(), Lock()
     handler.handle(first)
-    meanwhile.join()
+    other.join()
     handler.close()
     assert [json.loads(line)["fields"]["i"] for line in path.read_text().splitlines()] == [0, 1]

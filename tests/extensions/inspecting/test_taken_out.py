@@ -11,26 +11,17 @@ pytestmark = pytest.mark.slow
 
 OPERATION = """
 import jax.numpy as jnp
-import jax.experimental.pallas
-import effects as fx
 from effects.asynchronous import FutureError, async_done, async_start
 
 print(fx.jit(lambda x: async_done(async_start(jnp.negative, x)))(1))
 """
 
 
-def test_names(tmp_path):
-    """Every other name is there, and its own say which extension is not installed."""
+def test_without_inspecting(tmp_path):
+    """Every other name is there, and its own say which extension is not installed. What it shows works without it."""
     copy_without(tmp_path, "inspecting")
-    done = run_python(ASKS_FOR_NAMES, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    done = run_python(ASKS_FOR_NAMES + OPERATION, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     own = ["InspectedOperation", "Inspection", "TextError", "inspect", "parse"]
-    assert done.stdout.split() == [f"{name}:inspecting" for name in own]
+    assert done.stdout.split() == [*(f"{name}:inspecting" for name in own), "-1"]
     assert {*own} == of_extensions("inspecting")
-
-
-def test_asynchronous_operations(tmp_path):
-    """What `fx.inspect` shows works without it."""
-    copy_without(tmp_path, "inspecting")
-    done = run_python(OPERATION, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
-    assert (done.returncode, done.stdout) == (0, "-1\n"), done.stderr

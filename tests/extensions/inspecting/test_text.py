@@ -269,18 +269,26 @@ def place_of(text: str, part: str) -> str:
     return f"line {at + 1}, column 3"
 
 
+def test_types_alias(texts):
+    """The operands, the results and the context are the same from the start to the done; an operand is of the type of
+    its value."""
+    for part in ("sin-start(", "sin-update(", "sin-done("):
+        text, line = changed(texts[True].replace("\n\n", "\n"), "float32[3]", "float32[4]", part)
+        error = refusal(text)
+        assert isinstance(error, TextError) and error.lineno in (line, line + 1)
+    text, line = changed(texts[True].replace("\n\n", "\n"), "float32[3] %0, ", "float32[4] %0, ", '"mul"')
+    error = refusal(text)
+    assert isinstance(error, TextError) and error.lineno == line
+    assert "`%0` is of type float32[3], and not float32[4]" in str(error)
+
+
 @pytest.mark.parametrize("short", [False, True], ids=["long", "short"])
-def test_missing_user(texts, short):
-    """The done is left out, and what it gave is the operand."""
+def test_future_that_is_not_used_once(texts, short):
+    """A done is left out, and what it gave is the operand; an update is there twice, or the done of its result."""
     text = re.sub(r"\n.*-done.*", "", texts[short]).replace("%5)", "%3)")
     error = refusal(text)
     assert isinstance(error, fx.FutureError) and "is never done" in str(error)
-    assert f"started at {place_of(text, '-start(')}" in str(error) or place_of(text, "-start(") in str(error)
-
-
-@pytest.mark.parametrize("short", [False, True], ids=["long", "short"])
-def test_start_used_twice(texts, short):
-    """By a second update, and the update by a second done."""
+    assert place_of(text, "-start(") in str(error)
     for part, again in (("update", "updated"), ("done", "done")):
         (line,) = (line for line in texts[short].splitlines() if f"-{part}(" in line)
         other = re.sub(r"%\d+ =", "%100 =", line, count=1)
@@ -291,43 +299,24 @@ def test_start_used_twice(texts, short):
         assert f"was {again} at {place_of(text, line)} already" in str(error)
 
 
-def test_used_as_a_number(texts):
+def test_future_that_is_a_number_or_returned(texts):
+    future = "((float32[3]), float32[3], float32[3])"
     text, _ = changed(texts[True], "equation(float32[3] %0, float32[3] %0)", "equation(float32[3] %0)")
-    used = '(((float32[3]), float32[3], float32[3]) %2), primitive="mul"'
-    error = refusal(text.replace('(float32[3] %0), primitive="mul"', used))
+    error = refusal(text.replace('(float32[3] %0), primitive="mul"', f'({future} %2), primitive="mul"'))
     assert "is used as a number by `mul`" in str(error)
-
-
-def test_returned(texts):
-    text = re.sub(r"ROOT tuple\(.*\)", "ROOT tuple(((float32[3]), float32[3], float32[3]) %4)", texts[True])
+    text = re.sub(r"ROOT tuple\(.*\)", f"ROOT tuple({future} %4)", texts[True])
     assert "returned" in str(refusal(re.sub(r"\n.*-done.*", "", text).replace(" %5)", " %3)")))
 
 
 def test_another_computation(texts):
     """A done is that of the operation which was started."""
-    text, line = changed(texts[True].replace("\n\n", "\n"), ", source", ", schedule=false, source", "-done")
-    assert f"is done at line {line}, column 3 as one of" in str(refusal(text))
+    short = changed(texts[True].replace("\n\n", "\n"), ", source", ", schedule=false, source", "-done")
     (computation,) = re.findall(r"%sin.0 \{[^}]*\}", texts[False])
     other = computation.replace("sin.0", "sin.1").replace("%operand0)", "%operand0), schedule=false")
-    text = texts[False].replace("ENTRY", f"{other}\n\nENTRY")
-    text, line = changed(text.replace("\n\n", "\n"), "calls=%sin.0", "calls=%sin.1", "-done")
-    error = refusal(text)
-    assert isinstance(error, fx.FutureError) and f"is done at line {line}, column 3 as one of" in str(error)
-
-
-@pytest.mark.parametrize("part", ["start", "update", "done"])
-def test_types_alias(texts, part):
-    """The operands, the results and the context are the same from the start to the done."""
-    text, line = changed(texts[True].replace("\n\n", "\n"), "float32[3]", "float32[4]", f"sin-{part}(")
-    error = refusal(text)
-    assert isinstance(error, TextError) and error.lineno in (line, line + 1)
-
-
-def test_operand_has_the_type_of_its_value(texts):
-    text, line = changed(texts[True].replace("\n\n", "\n"), "float32[3] %0, ", "float32[4] %0, ", '"mul"')
-    error = refusal(text)
-    assert isinstance(error, TextError) and error.lineno == line
-    assert "`%0` is of type float32[3], and not float32[4]" in str(error)
+    long = texts[False].replace("ENTRY", f"{other}\n\nENTRY").replace("\n\n", "\n")
+    for text, line in (short, changed(long, "calls=%sin.0", "calls=%sin.1", "-done")):
+        error = refusal(text)
+        assert isinstance(error, fx.FutureError) and f"is done at line {line}, column 3 as one of" in str(error)
 
 
 def test_reference_that_is_written():
@@ -362,7 +351,8 @@ def test_no_program(text):
 
 def test_smallest_program():
     text = f"{ENTRY}ROOT tuple()\n}}"
-    assert parse(text).text() == text and str(parse(text)) == "no asynchronous operations"
+    assert parse(text).text() == text
+    assert str(parse(text)) == str(fx.inspect(without_operations)(X)) == "no asynchronous operations"
 
 
 # Random programs

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from jax.experimental.pallas import triton as plt
 
 import effects as fx
@@ -92,8 +93,20 @@ def order_when_compiled():
     fx.pallas_call(_copy, X, grid=(2,), grid_order="reverse")  # here
 
 
+def order_of_the_interpreter():
+    fx.pallas_call(_copy, X, grid=(2,), grid_order=0, interpret=pltpu.InterpretParams())  # here
+
+
 def unknown_order():
     fx.pallas_call(_copy, X, grid=(2,), grid_order="backwards", interpret=True)  # here
+
+
+def no_number_of_words():
+    fx.pallas_call(_copy, X, grid=(2,), log_capacity="many")  # here
+
+
+def truth_for_a_capacity():
+    fx.pallas_call(_copy, X, grid=(2,), log_capacity=True)  # here
 
 
 def no_capacity():
@@ -150,7 +163,10 @@ SAID = {
     order_of_a_dynamic_grid: (ValueError, "grid order 'reverse' .*known only when the program runs", None),
     order_of_a_dynamic_grid_spec: (ValueError, "grid order 0 .*known only when the program runs", None),
     order_when_compiled: (ValueError, "grid order 'reverse' .*compiled for a device.*interpret=True", None),
+    order_of_the_interpreter: (ValueError, "grid order 0 .*for other devices runs.*interpret=True", None),
     unknown_order: (ValueError, 'grid order \'backwards\'.*Pass "program", "reverse"', None),
+    no_number_of_words: (ValueError, "log capacity 'many'.*at least 1", None),
+    truth_for_a_capacity: (ValueError, "log capacity True.*at least 1", None),
     no_capacity: (ValueError, "log capacity 0.*at least 1", None),
     unknown_choice: (ValueError, "when_full='wait'.*\"drop_newest\"", None),
     effect_in_an_index_map: (ValueError, "index map .* effect `print` .*Move the effect into the kernel", None),

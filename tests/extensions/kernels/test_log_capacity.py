@@ -5,13 +5,12 @@ from __future__ import annotations
 import warnings
 
 import jax
-import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
 import effects as fx
 from effects import _jax
-from tests.extensions.kernels.test_logs import BLOCKS, X, k_straight, logged
+from tests.extensions.kernels.test_logs import BLOCKS, X, logged
 from tests.helpers import meet_barrier
 
 pytestmark = pytest.mark.slow
@@ -135,25 +134,3 @@ def test_overflow_where_warnings_are_errors():
             with pytest.raises(fx.EffectError, match="1 effects of the kernel `kernel`"):
                 meet_barrier()
     assert [r.text for r in records] == ["one 0.0"]
-
-
-def test_what_a_log_cannot_have():
-    """Results, effects larger than the log, logs without bounds: errors of three sentences while tracing."""
-
-    def awaiting(x_ref, o_ref):
-        o_ref[...] = fx.callback(np.sin, jax.ShapeDtypeStruct((4,), "float32"), x_ref[...])
-
-    def blocks(x_ref, o_ref):
-        fx.print("{}", x_ref[...])
-        o_ref[...] = x_ref[...]
-
-    line = blocks.__code__.co_firstlineno + 1
-    with _jax.with_kernel_options(logs_simulated=True):
-        with pytest.raises(NotImplementedError, match="The callback `sin` at .*interpret=True"):
-            fx.jit(lambda x: call(awaiting, x, **BLOCKS)).lower(X)
-        with pytest.raises(ValueError, match=rf"py:{line} takes 5 words.*room for 4.*log_capacity=5"):
-            fx.jit(lambda x: call(blocks, x, 4, **BLOCKS)).lower(X)
-        with pytest.raises(ValueError, match="would take .* bytes"):
-            fx.jit(lambda x: call(blocks, x, (1 << 29) - 1, **BLOCKS)).lower(X)
-        with pytest.raises(NotImplementedError, match="size is known only when it runs"):
-            fx.jit(lambda n, x: call(k_straight, x, grid=(n,))).lower(2, X)

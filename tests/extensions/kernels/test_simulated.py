@@ -20,36 +20,13 @@ from tests.extensions.kernels.simulation import (
     blocks,
     copy_kernel,
     dynamic,
-    prefetching,
     run,
     seen_of,
     texts,
 )
 from tests.helpers import run_python
 
-INTEGER = jax.ShapeDtypeStruct((), jnp.int32)
-
-
 # What a kernel is made of
-
-
-def test_programs_of_the_grid_come_in_order():
-    """The last axis of the grid is the innermost, and each record says which program had it."""
-
-    def kernel(x_ref, o_ref):
-        fx.print("{grid} of {}: {}", pl.num_programs(1), x_ref[0])
-        o_ref[...] = x_ref[...] * 2
-
-    spec = pl.BlockSpec((4,), lambda i, j: (i,))
-    result, seen = run(kernel, grid=(2, 2), in_specs=[spec], out_specs=spec)
-    assert result.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
-    assert seen == [(f"{(i, j)} of 2: {4 * i}", (i, j), ()) for i in range(2) for j in range(2)]
-
-
-def test_without_a_grid():
-    """A kernel without a grid has an index without axes; outside of kernels there is none."""
-    assert run(copy_kernel)[1] == [("0", (), ())]
-    assert seen_of(fx.jit(lambda: fx.print("x")))[1] == [("x", None, ())]
 
 
 def test_loops_and_branches_know_their_program():
@@ -77,49 +54,6 @@ def test_loops_and_branches_know_their_program():
     ]
 
 
-def test_while_whose_condition_reads_a_reference():
-    """A loop goes on for as long as what a reference holds says so, also where the condition has effects."""
-
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-
-        def goes_on(i):
-            fx.print("asked {} {}", i, o_ref[i])
-            return o_ref[i] < 10
-
-        def body(i):
-            o_ref[i + 1] = 9 + i
-            return i + 1
-
-        jax.lax.while_loop(goes_on, body, 0)
-
-    result, seen = run(kernel)
-    assert [text for text, _, _ in seen] == ["asked 0 0", "asked 1 9", "asked 2 10"]
-    assert result.tolist() == [0, 9, 10, 3, 4, 5, 6, 7]
-
-
-def test_pl_loop_with_stores():
-    def kernel(x_ref, o_ref):
-        @pl.loop(0, 3)
-        def _(i):
-            o_ref[i] = x_ref[i] * 2
-            fx.print("{} {}", i, o_ref[pl.ds(i, 1)])
-
-    assert texts(kernel) == ["0 [0]", "1 [2]", "2 [4]"]
-
-
-def test_references_show_what_they_hold():
-    """A reference is printed as what is in it where the print stands."""
-
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...]
-        fx.print("{}", o_ref)
-        o_ref[...] = o_ref[...] + 1
-        fx.print("{}", o_ref)
-
-    assert texts(kernel, **blocks(4)) == ["[0 1 2 3]", "[1 2 3 4]", "[4 5 6 7]", "[5 6 7 8]"]
-
-
 def test_run_scoped():
     """References that a kernel has for a while, in loops whose condition reads them too."""
 
@@ -144,40 +78,6 @@ def test_run_scoped():
     assert result.tolist() == [2, 3, 4, 5, 4, 5, 6, 7]
 
 
-def test_scratch_lasts_over_the_grid():
-    def kernel(x_ref, o_ref, sum_ref):
-        @pl.when(pl.program_id(0) == 0)
-        def _():
-            sum_ref[0] = 0
-
-        sum_ref[0] += x_ref[0]
-        fx.print("{}", sum_ref[0])
-        o_ref[...] = x_ref[...]
-
-    assert texts(kernel, **blocks(2), scratch_shapes=[pltpu.SMEM((1,), jnp.int32)]) == ["0", "2", "6", "12"]
-
-
-def test_squeezed_and_element_blocks():
-    def kernel(x_ref, o_ref):
-        fx.print("{}", x_ref[...])
-        o_ref[...] = jnp.zeros(o_ref.shape, jnp.int32)
-
-    square = jax.ShapeDtypeStruct((2, 4), jnp.int32)
-    spec = pl.BlockSpec((None, 4), lambda i: (i, 0))
-    options = {"grid": (2,), "in_specs": [spec], "out_specs": spec, "out_shape": square}
-    assert texts(kernel, X.reshape(2, 4), **options) == ["[0 1 2 3]", "[4 5 6 7]"]
-    spec = pl.BlockSpec((pl.Element(6),), lambda i: (2 * i,))
-    options = {"grid": (2,), "in_specs": [spec], "out_specs": pl.BlockSpec((4,), lambda i: (i,))}
-    assert texts(kernel, **options) == ["[0 1 2 3 4 5]", "[2 3 4 5 6 7]"]
-
-
-def test_scalar_prefetch():
-    assert seen_of(fx.jit(prefetching), jnp.array([1, 0]), X)[1] == [
-        ("1 [4 5 6 7]", (0,), ()),
-        ("0 [0 1 2 3]", (1,), ()),
-    ]
-
-
 def test_dynamic_grid():
     assert seen_of(fx.jit(dynamic), jnp.int32(4), X)[1] == [("0 of 4", (0,), ()), ("2 of 4", (2,), ())]
 
@@ -193,15 +93,6 @@ def test_masked_loads_and_stores():
         fx.print("{} {}", loaded, o_ref)
 
     assert texts(kernel) == ["[ 0  1  2 -1 -1 -1 -1 -1] [0 1 5 5 5 5 5 5]"]
-
-
-def test_aliased_inputs():
-    def kernel(x_ref, o_ref):
-        fx.print("{}", o_ref[0])
-        o_ref[...] = x_ref[...] + 1
-        fx.print("{}", o_ref[0])
-
-    assert texts(kernel, input_output_aliases={0: 0}) == ["0", "1"]
 
 
 def test_references_of_the_enclosing_function():
@@ -227,25 +118,6 @@ def test_references_of_the_enclosing_function():
 # Kinds of effect
 
 
-def test_callbacks():
-    """With results the kernel waits, without it goes on; all come in order with prints and logs."""
-
-    def kernel(x_ref, o_ref):
-        doubled = fx.callback(lambda x: x * 2, jax.ShapeDtypeStruct((4,), jnp.int32), x_ref[...])
-        fx.callback(lambda x: None, None, doubled)
-        fx.log("seen", x=doubled[0])
-        o_ref[...] = doubled
-
-    with fx.capture(suppress=True) as records:
-        result = fx.jit(lambda x: pl.pallas_call(kernel, out_shape=INT, interpret=True, **blocks(4))(x))(X)
-        fx.effects_barrier()
-    assert result.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
-    assert [(record.effect, record.grid) for record in records] == [
-        (effect, (i,)) for i in range(2) for effect in ("callback", "callback", "log")
-    ]
-    assert [int(record.fields["x"]) for record in records if record.effect == "log"] == [0, 8]
-
-
 def test_jax_effects():
     """JAX's own prints and callbacks are effects as any other."""
     called = []
@@ -268,20 +140,6 @@ def test_jax_effects():
         (text, (i,)) for i in range(2) for text in (f"debug {4 * i}", f"kernel {4 * i + 1}", "loop 0", "loop 1")
     ]
     assert called == [0, 1, 0, 1] and result.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
-
-
-def test_a_failed_callback_ends_the_programs_effects():
-    """The programs of the grid behind one whose callback raises have no effects, as the statements behind it."""
-
-    def kernel(x_ref, o_ref):
-        fx.print("{}", x_ref[0])
-        fx.callback(lambda x: 1 // int(x), None, 1 - pl.program_id(0))
-        o_ref[...] = x_ref[...]
-
-    with fx.capture(suppress=True) as records, pytest.raises(fx.EffectError, match="ZeroDivisionError"):
-        fx.jit(lambda x: pl.pallas_call(kernel, out_shape=INT, interpret=True, **blocks(2))(x))(X)
-        fx.effects_barrier()
-    assert [record.text for record in records if record.effect == "print"] == ["0", "2"]
 
 
 # What is refused, and what is left alone

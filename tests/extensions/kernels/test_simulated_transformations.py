@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 import effects as fx
 from tests.extensions.kernels.simulation import (
@@ -25,29 +24,6 @@ from tests.extensions.kernels.simulation import (
 pytestmark = pytest.mark.slow
 
 INTEGER = jax.ShapeDtypeStruct((), jnp.int32)
-
-
-def test_unused_results():
-    assert seen_of(fx.jit(lambda x: (copying(x), x)[1]), X)[1] == [("0", (), ())]
-
-
-@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jax.jit", "eager"])
-def test_outside_of_fx_jit(jit):
-    program = jit(lambda x: pl.pallas_call(copy_kernel, out_shape=INT, interpret=True, **blocks(4))(x))
-    assert seen_of(program, X)[1] == [("0", (0,), ()), ("4", (1,), ())]
-
-
-def test_between_other_effects():
-    def f(x):
-        fx.print("before")
-        x = copying(x)
-        fx.print("between")
-        x, _ = jax.lax.scan(lambda x, _: (copying(x) + 1, None), x, None, length=2)
-        x = jax.lax.while_loop(lambda x: x[0] < 4, lambda x: copying(x) + 1, x)
-        x = jax.lax.cond(x[0] > 3, copying, lambda x: x, x)
-        return jax.jit(copying)(x)
-
-    assert [text for text, _, _ in seen_of(fx.jit(f), X)[1]] == ["before", "0", "between", "0", "1", "2", "3", "4", "4"]
 
 
 def test_vmap():
@@ -76,31 +52,6 @@ def test_vmap_of_vmap():
     assert seen_of(program, jnp.arange(16).reshape(2, 2, 4))[1] == [
         (str(8 * i + 4 * j), (i, j), ()) for i in range(2) for j in range(2)
     ]
-
-
-def test_vmap_inside():
-    """Lanes of a `vmap` within the kernel are lanes of its records."""
-
-    def kernel(x_ref, o_ref):
-        jax.vmap(lambda x: fx.print("{}", x))(x_ref[:2])
-        o_ref[...] = x_ref[...]
-
-    _, seen = seen_of(fx.jit(jax.vmap(lambda x: copying(x, kernel))), jnp.stack([X, X + 5]))
-    assert seen == [("0", (0,), (0,)), ("1", (0,), (1,)), ("5", (1,), (0,)), ("6", (1,), (1,))]
-
-
-@pytest.mark.parametrize(
-    ("f", "args", "expected"),
-    [
-        (prefetching, ([[1, 0], [0, 1]], [X, X + 1]), [(0, 0), (0, 1), (1, 0), (1, 1)]),
-        (dynamic, ([3, 1], [X, X]), [(0, 0), (0, 2), (1, 0)]),
-    ],
-    ids=["scalar prefetch", "dynamic grid"],
-)
-def test_vmap_as_a_loop(f, args, expected):
-    """Where JAX makes a loop over the lanes instead of an axis of the grid, records say the same."""
-    _, seen = seen_of(fx.jit(jax.vmap(f)), *map(jnp.array, args))
-    assert [grid for _, grid, _ in seen] == expected
 
 
 SIZES, STARTS = jnp.array([[3, 1], [1, 5]]), jnp.array([[[1, 0], [0, 1]], [[0, 0], [1, 1]]])
@@ -203,37 +154,3 @@ def test_custom_vjp():
     f.defvjp(lambda x: (copying(x), ()), lambda _, g: (copying(g * 3),))
     result, seen = seen_of(fx.jit(jax.grad(lambda x: f(x).sum())), jnp.array([2.0, 4.0]))
     assert result.tolist() == [3, 3] and [text for text, _, _ in seen] == ["2.0", "3.0"]
-
-
-def test_export_and_ahead_of_time():
-    f = fx.jit(lambda x: pl.pallas_call(copy_kernel, out_shape=INT, interpret=True, **blocks(4))(x))
-    expected = [("0", (0,), ()), ("4", (1,), ())]
-    assert seen_of(f.lower(X).compile(), X)[1] == expected
-    assert seen_of(fx.deserialize(fx.export(f)(X).serialize()).call, X)[1] == expected
-
-
-def test_interpreter_for_tpus():
-    """Under JAX's interpreter of kernels for TPUs the effects come in order, and what it calls itself is not shown."""
-
-    def kernel(x_ref, o_ref):
-        o_ref[...] = x_ref[...] * 2
-        jax.lax.fori_loop(0, 2, lambda i, _: fx.print("{} {} {}", pl.program_id(0), i, o_ref[0, i]), None)
-
-    spec = pl.BlockSpec((8, 64), lambda i: (0, i))
-    shape = jax.ShapeDtypeStruct((8, 128), jnp.float32)
-    options = {"grid": (2,), "in_specs": [spec], "out_specs": spec, "interpret": pltpu.InterpretParams()}
-    x = jnp.arange(1024, dtype=jnp.float32).reshape(8, 128)
-
-    def f(x):
-        fx.print("before")
-        x = pl.pallas_call(kernel, out_shape=shape, **options)(x)
-        fx.print("after")
-        return x
-
-    for jit in (fx.jit, jax.jit):
-        _, seen = seen_of(jit(f), x)
-        assert seen == [
-            ("before", None, ()),
-            *[(f"{i} {j} {128.0 * i + 2 * j}", (i,), ()) for i in range(2) for j in range(2)],
-            ("after", None, ()),
-        ]

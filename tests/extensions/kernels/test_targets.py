@@ -9,7 +9,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -201,21 +200,6 @@ def test_types_of_blocks_for_triton(dtype):
         assert "custom_call" in lower(logged(functools.partial(call, k_block, plt.CompilerParams())), "cuda", x)
 
 
-def test_numbers_of_64_bits_elsewhere():
-    """They are refused at the user's line, with what to do."""
-    platform, options = TARGETS["tpu"]
-
-    def kernel(x, o):
-        say(jax.lax.convert_element_type(pl.program_id(0), jnp.int64))
-        o[...] = x[...]
-
-    with (
-        jax.enable_x64(True),
-        pytest.raises(NotImplementedError, match="records a scalar of type int64.*32 bits and fewer"),
-    ):
-        lower(logged(functools.partial(call, kernel, options)), platform, X)
-
-
 @pytest.mark.parametrize("target", TARGETS)
 def test_matmul(target):
     """512 x 512, with one print in each program."""
@@ -313,16 +297,6 @@ def test_kernels_over_a_mesh_are_refused():
     called = plgpu.kernel(kernel, out_type=rows, grid=(4,), grid_names=("i",))
     with pytest.raises(fx.MissingTokenRule, match=r"`plgpu.kernel`, has the effect `print` at .*test_targets\.py:\d+"):
         fx.jit(called).lower(rows)
-
-
-def test_results_are_refused():
-    """Such a kernel cannot wait for the host."""
-
-    def kernel(x, o):
-        o[...] = fx.callback(np.sin, jax.ShapeDtypeStruct((BLOCK,), "float32"), x[...])
-
-    with pytest.raises(NotImplementedError, match=r"callback `sin` at .*test_targets\.py.*interpret=True"):
-        lower(functools.partial(call, kernel, plt.CompilerParams()), "cuda", X)
 
 
 def test_asynchronous_operations_are_refused():

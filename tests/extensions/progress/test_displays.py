@@ -57,11 +57,12 @@ def test_prints_stand_above_the_bar():
     assert lines[8:] == ["end"]
 
 
-def test_several_bars_and_one_that_begins_anew():
+def test_several_bars_one_that_begins_anew_and_one_that_stops():
     """Those of nested loops stand below each other, and each stays once when the program is over. One without a total
-    counts."""
+    counts. That of a program that fails stays as it is, and what comes after stands below it."""
     lines = screen_of("""
-import effects as fx, jax
+import effects as fx, jax, logging
+logging.disable()
 
 @fx.jit
 def nested(x):
@@ -70,13 +71,28 @@ def nested(x):
         return fx.fori_loop_with_progress(0, 4, lambda _, x: x + 1, x, description="inner")
     return fx.fori_loop_with_progress(0, 3, outer, x, description="outer")
 
+def fail(i):
+    if i == 2:
+        raise ValueError("third")
+
+@fx.jit
+def fails(x):
+    bar = fx.progress(5, "fails")
+    jax.lax.fori_loop(0, 5, lambda i, x: (fx.callback(fail, None, i), bar.update(i + 1), x)[2], x)
+
 nested(0)
 fx.effects_barrier()
 bar = fx.progress(description="[red]while")
 fx.jit(lambda x: jax.lax.while_loop(lambda x: x < 5, lambda x: (bar.update(x + 1), x + 1)[1], x))(0)
+fx.effects_barrier()
+fails(0)
+try:
+    fx.effects_barrier(timeout=60)
+except fx.EffectError as error:
+    print(type(error.__cause__).__name__)
 """)
-    assert lines[:3] == [f"outer {i}" for i in range(3)]
-    assert sorted(bars(lines)) == [("[red]while", "5/?"), ("inner", "4/4"), ("outer", "3/3")] and len(lines) == 6
+    assert lines[:3] == [f"outer {i}" for i in range(3)] and lines[-1] == "ValueError" and len(lines) == 8
+    assert sorted(bars(lines)) == [("[red]while", "5/?"), ("fails", "2/5"), ("inner", "4/4"), ("outer", "3/3")]
 
 
 def test_terminal_without_a_cursor_gets_lines():
@@ -89,35 +105,6 @@ fx.jit(lambda x: fx.fori_loop_with_progress(0, 3, lambda i, x: x, x, description
         "dumb",
     )
     assert lines[-1].startswith("bar: 100% 3/3 in ")
-
-
-def test_failing_program_leaves_its_bar_where_it_was():
-    """The bar stays as it is, and what comes after stands below it."""
-    lines = screen_of("""
-import effects as fx, jax, logging
-logging.disable()
-
-def fail(i):
-    if i == 2:
-        raise ValueError("third")
-
-@fx.jit
-def fails(x):
-    bar = fx.progress(5, "fails")
-    def step(i, x):
-        fx.callback(fail, None, i)
-        bar.update(i + 1)
-        return x
-    return jax.lax.fori_loop(0, 5, step, x)
-
-fails(0)
-try:
-    fx.effects_barrier(timeout=60)
-except fx.EffectError as error:
-    print(type(error.__cause__).__name__)
-""")
-    assert bars(lines) == [("fails", "2/5")]
-    assert lines[-1] == "ValueError"
 
 
 CELL = """

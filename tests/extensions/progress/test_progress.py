@@ -77,17 +77,6 @@ def test_bar_without_total_says_fewer_and_fewer():
     assert said(records) == [*range(1, 256), *range(256, 512, 2), *range(512, 1024, 4), *range(1024, 2048, 8), 2048]
 
 
-def test_total_may_be_computed():
-    @fx.jit
-    def count(n):
-        bar = fx.progress(n * 2, "of a computed total")
-        bar.update(n)
-
-    with fx.capture(suppress=True) as records:
-        count(5)
-    assert [record.text for record in records] == ["of a computed total: 5/10"]
-
-
 def test_update_outside_of_programs():
     """A loop of Python's drives a bar too: it is one bar, whose steps are no programs of their own."""
 
@@ -100,46 +89,20 @@ def test_update_outside_of_programs():
     assert (lines[0], lines[-1]) == ("python: 25% 1/4", "python: 100% 4/4")
 
 
-def test_lines_where_there_is_no_terminal():
-    """Some of the steps are shown, in their order, and always the last."""
-    lines = lines_of(loop(10, description="steps"), 0)
-    assert lines[-1] == "steps: 100% 10/10"
-    known = [f"steps: {10 * i}% {i}/10" for i in range(1, 11)]
-    assert lines == [line for line in known if line in lines]
-
-
-def test_program_that_ends_early_leaves_its_bar_as_it_is():
-    lines = lines_of(loop(20, description="early"), 0)
-    assert lines[-1] == "early: 50% 10/20"
-
-
-def test_bar_of_unknown_total_ends_with_its_program():
-    assert lines_of(loop(None, description="counts"), 0)[-1] == "counts: 10"
-
-
-def test_inner_bar_begins_anew():
-    """A bar inside of another's loop is one bar, which is set back."""
-
-    @fx.jit
-    def nested(x):
-        def outer(i, x):
-            return fx.fori_loop_with_progress(0, 5, lambda _, x: x + 1, x, description="inner")
-
-        return fx.fori_loop_with_progress(0, 3, outer, x, description="outer")
-
-    lines = lines_of(nested, 0)
-    assert {line.split(":")[0]: line for line in lines} == {"inner": "inner: 100% 5/5", "outer": "outer: 100% 3/3"}
-
-
-def test_slowest_of_lanes():
-    """Under `vmap` one bar shows the slowest of the lanes."""
-
-    @fx.jit
-    @jax.vmap
-    def count(n):
-        fx.progress(None, "lanes").update(n)
-
-    assert lines_of(count, jnp.array([2, 5])) == ["lanes: 2"]
+@pytest.mark.parametrize(
+    ("total", "shown"),
+    [
+        (10, [f"steps: {10 * i}% {i}/10" for i in range(1, 11)]),
+        (20, [f"steps: {5 * i}% {i}/20" for i in range(1, 11)]),
+        (None, [f"steps: {i}" for i in range(1, 11)]),
+    ],
+    ids=["all", "ends early", "unknown"],
+)
+def test_lines_where_there_is_no_terminal(total, shown):
+    """Some of the steps are shown, in their order, and always the last that its program had."""
+    lines = lines_of(loop(total, description="steps"), 0)
+    assert lines[-1] == shown[-1]
+    assert lines == [line for line in shown if line in lines]
 
 
 def test_output_that_is_closed():
@@ -184,39 +147,17 @@ def test_output_that_runs_programs_may_show_bars():
     assert " characters\n" in out.getvalue() and "bar: 100% 10/10" in out.getvalue()
 
 
-def test_handlers_get_records():
-    records = []
-    added = fx.add_handler(records.append, effects="progress")
-    lines_of(loop(10, every=5, description="steps"), 0)
-    fx.remove_handler(added)
-    assert [(record.effect, record.text, record.to_dict()["fields"]) for record in records] == [
-        ("progress", "steps: 5/10", {"done": 5, "total": 10}),
-        ("progress", "steps: 10/10", {"done": 10, "total": 10}),
-    ]
-
-
 def test_exported_program_has_its_bar():
     exported = fx.export(loop(10, description="exported"))(0)
     program = fx.deserialize(exported.serialize())
     assert lines_of(program.call, 0)[-1] == "exported: 100% 10/10"
 
 
-def test_bar_is_an_effect_among_others():
-    """Its steps come in program order, unless it is made without."""
-
-    @fx.jit
-    def program(x):
-        fx.print("before")
-        fx.progress(2).update(x)
-        fx.print("after")
-
+def test_order_of_a_bar():
+    """Its steps are ordered effects, unless it is made without."""
     with fx.capture(suppress=True) as records:
-        program(1)
-    assert [record.text for record in records] == ["before", "1/2", "after"]
-    assert records[1].ordered
-    with fx.capture(suppress=True) as records:
-        fx.jit(lambda x: fx.progress(2, ordered=False).update(x))(1)
-    assert not records[0].ordered
+        fx.jit(lambda x: (fx.progress(2).update(x), fx.progress(2, ordered=False).update(x)))(1)
+    assert sorted(record.ordered for record in records) == [False, True]
 
 
 BAD = {
@@ -244,19 +185,9 @@ def test_bad_arguments_are_errors_at_their_line(case):
     assert name in text and "test_progress.py:" in text and " Pass" in text
 
 
-def test_newest_of_each_device_is_shown():
-    """Of records that come together those are left out that later ones of their device have made old."""
-    with fx.capture(suppress=True) as records:
-        loop(10, every=10, description="steps")(0)
-    site = records[0]._site
-    headers = [wire.write_header(site.id, (0, 0, 0, 0), device, site.payload_size, 0.0) for device in (0, 1, 0, 2, 1)]
-    data = b"".join(header + bytes(site.payload_size) for header in headers)
-    shown = [(at, device) for at, (_, _, device, *_) in Records(data, 5, lambda _: site).shown_parts()]
-    assert shown == [(2, 0), (3, 2), (4, 1)]
-
-
-def test_newest_of_the_same_lanes_is_shown():
-    """A record of other lanes is not old: it may be the last that says how far these are."""
+def test_newest_of_each_device_and_of_the_same_lanes_is_shown():
+    """Of records that come together those are left out that later ones of their device have made old. A record of other
+    lanes is not old: it may be the last that says how far these are."""
 
     @fx.jit
     @jax.vmap
@@ -264,10 +195,19 @@ def test_newest_of_the_same_lanes_is_shown():
         bar = fx.progress(n)
         jax.lax.fori_loop(0, n, lambda i, x: (bar.update(i + 1), x)[1], 0)
 
-    with fx.capture(suppress=True) as records:
-        count(jnp.array([1, 2]))
-    site = records[0]._site
-    header = wire.write_header(site.id, (0, 0, 0, 0), 0, site.payload_size, 0.0)
-    lanes = [(1, 1), (1, 0), (0, 1), (1, 0)]
-    data = b"".join(header + bytes(mask) + bytes(site.payload_size - 2) for mask in lanes)
-    assert [at for at, _ in Records(data, 4, lambda _: site).shown_parts()] == [0, 2, 3]
+    def shown(program, *records):
+        with fx.capture(suppress=True) as captured:
+            program()
+        site = captured[0]._site
+        data = b"".join(
+            wire.write_header(site.id, (0, 0, 0, 0), device, site.payload_size, 0.0)
+            + bytes(mask)
+            + bytes(site.payload_size - len(mask))
+            for device, mask in records
+        )
+        return [(at, parts[2]) for at, parts in Records(data, len(records), lambda _: site).shown_parts()]
+
+    devices = [(device, ()) for device in (0, 1, 0, 2, 1)]
+    assert shown(lambda: loop(10, every=10)(0), *devices) == [(2, 0), (3, 2), (4, 1)]
+    lanes = [(0, mask) for mask in [(1, 1), (1, 0), (0, 1), (1, 0)]]
+    assert shown(lambda: count(jnp.array([1, 2])), *lanes) == [(0, 0), (2, 0), (3, 0)]

@@ -12,7 +12,7 @@ import pytest
 from jax.experimental import io_callback
 
 import effects as fx
-from tests.effects.filters.common import P, loop, mesh, new_title, sharded, texts_of
+from tests.effects.filters.common import loop, new_title, texts_of
 from tests.helpers import let_go
 from tests.internals import known_sites
 
@@ -105,28 +105,18 @@ def test_effects_and_functions(named, chosen, found):
     assert [site.title.split()[2] for site in sites] == found.split()
 
 
-def test_a_selection_is_a_sequence(named):
+def test_a_selection_is_a_sequence_and_a_table(named):
+    """It prints with what is longer than a column cut off, and brackets as they are."""
     _, first, _, line = named
     sites = fx.sites(f"{HERE}:{line}")
     assert len(mine(sites, first)) == 1
-    assert sites[-1] == [*sites][-1]
-    assert sites[:1] == [*sites][:1]
-    assert bool(sites)
-    assert not fx.sites("nothing.py")
-
-
-def test_table(named):
-    """It prints as a table, with what is longer than a column cut off, and brackets as they are."""
-    _, first, _, line = named
-    text = repr(fx.sites(f"{HERE}:{line}"))
-    assert f"{first} one {{}}" in text
-    assert f"test_sites.py:{line}" in text
+    assert (sites[-1], sites[:1]) == ([*sites][-1], [*sites][:1])
+    assert sites and not fx.sites("nothing.py")
+    assert f"{first} one {{}}" in repr(sites) and f"test_sites.py:{line}" in repr(sites)
     title = new_title()
     texts_of(fx.jit(lambda: fx.print(f"{title} [bold]{'x' * 100}", every=7, first=3, level="debug", min_seconds=2.0)))
     text = repr(fx.sites(HERE))
-    assert title in text
-    assert "[bold]xxx" in text
-    assert "xxx..." in text
+    assert all(part in text for part in (title, "[bold]xxx", "xxx..."))
     assert repr(fx.sites("nothing.py")).startswith("No site of this process is one of `fx.sites('nothing.py')`.")
 
 
@@ -150,22 +140,17 @@ def test_lines_of_effects_outside_of_programs():
 # Switches
 
 
-def test_off_and_on(named):
+def test_off_on_and_every(named):
     """What is off is not shown and counts; `on` shows it again."""
     f, first, second, _ = named
-    sites = fx.sites(HERE, function="layer_one")
-    sites.off()
+    sites = fx.sites(HERE, function="layer_one").off()
     assert texts_of(f, 2) == ["two i=0", "two i=1"]
     assert mine(sites, first)[0].filter == "off"
     sites.on()
     assert len(texts_of(f, 2)) == 4
     assert [(site.count, site.shown) for site in mine(fx.sites(HERE), first, second)] == [(6, 4), (6, 6)]
-
-
-def test_every(named):
-    f, first, _, _ = named
-    sites = fx.sites(HERE, function="layer_one").every(3)
-    assert len(texts_of(f, 4)) == 4 + 1  # numbers 2 to 5
+    sites.every(3)
+    assert len(texts_of(f, 4)) == 4 + 2  # numbers 6 to 9
     assert mine(sites, first)[0].filter == "every 3"
 
 
@@ -195,32 +180,6 @@ def test_context_manager_gives_back_what_was_ahead_of_it(named):
         1 / 0  # noqa: B018
     assert [site.filter for site in mine(before, first)] == ["every 2"]
     assert len(texts_of(f, 4)) == 4 + 2
-
-
-def test_switch_acts_on_programs_of_several_devices():
-    title = new_title()
-
-    def on_devices(x):
-        loop(2, lambda i: fx.print(f"{title} {{}}", i))
-        return x
-
-    f = fx.jit(jax.shard_map(on_devices, mesh=mesh(), in_specs=P("d"), out_specs=P("d"), check_vma=False))
-    assert len(texts_of(f, jnp.arange(4))) == 8
-    with fx.sites(HERE).off():
-        assert texts_of(f, jnp.arange(4)) == []
-    assert len(texts_of(f, jnp.arange(4))) == 8
-    (site,) = mine(fx.sites(HERE), title)
-    assert (site.count, site.shown) == (24, 16)
-
-
-def test_switch_of_whole_values():
-    title = new_title()
-    f = fx.jit(lambda x: loop(2, lambda i: fx.print(f"{title} {{}}", x)))
-    x = sharded(jnp.arange(8), "d")
-    assert len(texts_of(f, x)) == 2
-    with fx.sites(HERE).off():
-        assert texts_of(f, x) == []
-    assert len(texts_of(f, x)) == 2
 
 
 # JAX's own callbacks
@@ -275,10 +234,9 @@ def test_callbacks_with_results_are_passed_over():
 
     f = fx.jit(both)
     assert int(f(1)) == 2
-    with fx.sites(HERE, function="*both").off():
-        with fx.capture(suppress=True) as records:
-            assert int(f(1)) == 2
-        assert [record.effect for record in records] == ["callback"]
+    with fx.sites(HERE, function="*both").off(), fx.capture(suppress=True) as records:
+        assert int(f(1)) == 2
+    assert [record.effect for record in records] == ["callback"]
 
 
 # What is refused
@@ -296,33 +254,31 @@ def test_switch_of_nothing(switch, named):
         switch(sites)
 
 
-@pytest.mark.parametrize("n", [0, -1, 1.5, True, "3", None])
-def test_every_of_no_number(n, named):
-    with pytest.raises(ValueError, match=rf"`fx.sites\(\.\.\.\).every` was given {n!r}\. `every` is a positive"):
-        fx.sites(HERE).every(n)
+WRONG = {
+    "every": (
+        [0, -1, 1.5, True, "3", None], lambda n: fx.sites(HERE).every(n),
+        r"`fx.sites\(\.\.\.\).every` was given {!r}\. `every` is a positive",
+    ),
+    "level": (
+        ["loud", 1.5, None, True], lambda level: fx.sites(HERE).level(level),
+        r"`fx.sites\(\.\.\.\).level` was given {!r}\. A level is",
+    ),
+    "pattern": (["", 3, ["train.py"]], fx.sites, r"`fx.sites` was given .*\. A pattern is a file"),
+    "function": (
+        ["", 3, ["f"], len, b"f"], lambda name: fx.sites(function=name),
+        r"`fx.sites` was given function=.*the name of a function",
+    ),
+    "effect": (["no_such_effect"], lambda name: fx.sites(effect=name), "no_such_effect"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("level", ["loud", 1.5, None, True])
-def test_level_that_is_none(level, named):
-    with pytest.raises(ValueError, match=rf"`fx.sites\(\.\.\.\).level` was given {level!r}\. A level is"):
-        fx.sites(HERE).level(level)
-
-
-@pytest.mark.parametrize("pattern", ["", 3, ["train.py"]])
-def test_pattern_that_is_none(pattern):
-    with pytest.raises(TypeError, match=r"`fx.sites` was given .*\. A pattern is a file"):
-        fx.sites(pattern)
-
-
-@pytest.mark.parametrize("function", ["", 3, ["f"], len, b"f"])
-def test_function_that_is_no_name(function):
-    with pytest.raises(TypeError, match=r"`fx.sites` was given function=.*the name of a function"):
-        fx.sites(function=function)
-
-
-def test_unknown_effect():
-    with pytest.raises((TypeError, ValueError), match="no_such_effect"):
-        fx.sites(effect="no_such_effect")
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments(name, named):
+    """What is no number, level, pattern, name or effect is refused."""
+    values, call, said = WRONG[name]
+    for value in values:
+        with pytest.raises(TypeError if name in ("pattern", "function") else ValueError, match=said.format(value)):
+            call(value)
 
 
 def _free_programs(line):
